@@ -1,0 +1,47 @@
+#include "base/threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <vector>
+
+namespace eyrie {
+namespace {
+
+TEST(ThreadPool, RunsEveryTaskOnceForAnySize) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (int64_t tasks : {0, 1, 2, 7, 1000}) {
+      std::vector<int> hits(static_cast<size_t>(tasks), 0);
+      pool.run(tasks, [&](int64_t i, int thread_idx) {
+        EXPECT_LT(thread_idx, threads);
+        ++hits[static_cast<size_t>(i)];
+      });
+      for (int hit : hits) EXPECT_EQ(hit, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, ManyShortRunsInARow) {
+  ThreadPool pool(4);
+  std::atomic<int64_t> sum{0};
+  for (int round = 0; round < 5000; ++round) {
+    pool.run(8, [&](int64_t i, int) { sum.fetch_add(i, std::memory_order_relaxed); });
+  }
+  EXPECT_EQ(sum.load(), 5000 * 28);
+}
+
+TEST(ThreadPool, WakesSleepingWorkers) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::atomic<int> count{0};
+    pool.run(64, [&](int64_t, int) { ++count; });
+    EXPECT_EQ(count.load(), 64);
+  }
+}
+
+}  // namespace
+}  // namespace eyrie
