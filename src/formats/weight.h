@@ -1,0 +1,79 @@
+// A weight matrix in its file's encoding, and the table of encodings. One file and one table row
+// per format; everything else (loader, sizes, quantizer, inspect, reference GEMM, tests, docs)
+// walks the table. This room is the only one that knows bits.
+//
+// A weight is [out_features, in_features]; a format cuts each row into blocks of block_in columns
+// that share a scale. Formats are per tensor, never per model.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tensor/tensor.h"
+
+namespace eyrie::formats {
+
+struct WeightFormat;
+
+// Views into a mapped file or a Buffer; who holds the Weight keeps the memory alive.
+struct Weight {
+  const WeightFormat* format = nullptr;
+  int64_t out = 0;
+  int64_t in = 0;
+  Tensor data;    // the format's packed elements
+  Tensor scales;  // empty when the format has none
+  bool empty() const { return format == nullptr; }
+};
+
+// How activations meet the weight on hardware that has the format's arithmetic; `emulate` applies
+// it.
+enum class ActivationRounding { kNone, kFp8PerToken, kMxfp4 };
+
+struct WeightFormat {
+  std::string_view name;     // "bf16", "fp8", "mxfp4": the quantizer's scheme name too
+  std::string_view summary;  // one line for tables and docs
+  DType data_dtype;          // dtype of the packed tensor in the file
+  DType scale_dtype;         // meaningful when block_in > 0
+  int bits_per_element;
+  int block_in;  // columns that share a scale; 0 = no scales, -1 = the whole row
+  ActivationRounding activation;
+
+  // Shapes in the file.
+  int64_t data_columns(int64_t in) const {
+    return in * bits_per_element / (8 * static_cast<int64_t>(dtype_bytes(data_dtype)));
+  }
+  int64_t scale_columns(int64_t in) const {
+    return block_in > 0 ? in / block_in : block_in < 0 ? 1 : 0;
+  }
+
+  // Row `row` as float32: out[in]. The reference every kernel is compared with.
+  void (*decode_row)(const Weight& weight, int64_t row, std::span<float> out);
+  // One row of float32 into the encoding: data[data_columns] elements, scales[scale_columns].
+  // Null when the quantizer does not make this format.
+  void (*encode_row)(std::span<const float> row, std::span<std::byte> data,
+                     std::span<std::byte> scales);
+};
+
+extern const WeightFormat kF32;
+extern const WeightFormat kBF16;
+extern const WeightFormat kF16;
+extern const WeightFormat kFp8;  // E4M3 (fn), one float32 scale per output row
+extern const WeightFormat
+    kMxfp4;  // OCP MX: E2M1 pairs, low nibble first; one E8M0 scale per 32 columns
+
+std::span<const WeightFormat* const> all_formats();
+const WeightFormat* find_format(std::string_view name);  // nullptr when unknown
+
+// Views a plain tensor ([out, in], F32/BF16/F16) as a Weight.
+Weight plain_weight(const Tensor& tensor);
+
+size_t weight_bytes(const Weight& weight);  // data and scales
+
+// Scalar codecs, used by kernels' tables and by activation emulation.
+float decode_fp8_e4m3(uint8_t bits);
+uint8_t encode_fp8_e4m3(float value);  // round to nearest even, saturating at ±448
+float decode_fp4_e2m1(uint8_t nibble);
+float decode_e8m0(uint8_t bits);  // 2^(bits - 127)
+
+}  // namespace eyrie::formats

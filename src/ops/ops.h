@@ -1,0 +1,217 @@
+// The operations of the decoder and the draft. Callers use these free functions; each checks shapes
+// once for all backends and then calls one slot of the context's backend table (ops/op_table.h).
+//
+// Activations are float32, row-major; T = rows (tokens) of the step. Weights are prepared once at
+// load time into the layout the backend's kernel wants (PreparedWeight). Ops write into outputs
+// they are given; scratch comes from ctx.arena; nothing allocates or reads a clock.
+//
+// Numerics: the result for a row never depends on the other rows of the batch, on the number of
+// threads or on how a sequence was cut into chunks. Each output element has one fixed order of
+// summation: over k ascending in a linear, over top-k slots in slot order in the experts, over
+// cache positions in blocks of kAttentionTile aligned to position 0 in attention.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/threads.h"
+#include "formats/weight.h"
+#include "tensor/tensor.h"
+
+namespace eyrie::ops {
+
+struct OpTable;
+
+struct Ctx {
+  const OpTable* table = nullptr;  // cpu or reference
+  ThreadPool* pool = nullptr;
+  Arena* arena = nullptr;
+};
+
+const OpTable& cpu_ops();        // SIMD through Highway, instruction set chosen at start
+const OpTable& reference_ops();  // readable float32 oracle
+// Name of the instruction set the cpu table uses here, e.g. "AVX3_ZEN4".
+std::string_view cpu_isa();
+
+// ---- weights ------------------------------------------------------------------------------------
+
+// A linear layer's weight in the backend's layout. Owns its memory (or borrows from the mapped file
+// where the layout is the file's own; the checkpoint outlives it). Several weights that share an
+// input are fused by passing them together: rows are concatenated in order, formats may differ only
+// if equal per call.
+struct PreparedWeight {
+  int64_t out = 0;
+  int64_t in = 0;
+  const formats::WeightFormat* format = nullptr;
+  formats::ActivationRounding activation = formats::ActivationRounding::kNone;
+  Buffer storage;                       // backend layout
+  std::vector<formats::Weight> source;  // the reference backend reads these
+  size_t bytes() const;                 // read by one pass over the matrix
+};
+
+enum class ActivationQuantization { kOff, kEmulate };
+
+PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
+                       ActivationQuantization activation = ActivationQuantization::kOff);
+
+// ---- plain ops ----------------------------------------------------------------------------------
+
+// out[T, H] = table[ids[t], :]
+struct EmbeddingArgs {
+  Tensor out;
+  const formats::Weight* table;
+  std::span<const int32_t> ids;
+};
+void embedding(const Ctx& ctx, const EmbeddingArgs& args);
+
+// out[T, N] = x / sqrt(mean(x²) + eps) · weight[N] (weight float32). x may be row-strided; out may
+// alias x.
+struct RmsNormArgs {
+  Tensor out;
+  Tensor x;
+  Tensor weight;
+  float eps;
+};
+void rms_norm(const Ctx& ctx, const RmsNormArgs& args);
+
+// residual[T, N] += x[T, N]
+struct AddArgs {
+  Tensor residual;
+  Tensor x;
+};
+void add(const Ctx& ctx, const AddArgs& args);
+
+// out[T, O] = x[T, I] · weightᵀ ; x and out may be row-strided. When the weight asks for emulated
+// activation rounding, x is rounded per row first.
+struct LinearArgs {
+  Tensor out;
+  Tensor x;
+  const PreparedWeight* weight;
+};
+void linear(const Ctx& ctx, const LinearArgs& args);
+
+// out[T, heads, O] = x[T, heads, I] · weight[head]ᵀ : the absorbed halves of kv_b_proj. x and out
+// may be strided in T and in heads.
+struct HeadLinearArgs {
+  Tensor out;
+  Tensor x;
+  std::span<const PreparedWeight> weights;
+};
+void head_linear(const Ctx& ctx, const HeadLinearArgs& args);
+
+// out[T, I] = silu(gate_up[T, 0:I]) · gate_up[T, I:2I]
+struct SiluMulArgs {
+  Tensor out;
+  Tensor gate_up;
+};
+void silu_mul(const Ctx& ctx, const SiluMulArgs& args);
+
+// ---- rope ---------------------------------------------------------------------------------------
+
+enum class RopeStyle { kInterleaved, kHalfSplit };  // pairs (2i, 2i+1) | (i, i + D/2)
+
+// x[T, heads, D] rotated in place by positions[t] · inv_freq[i]; cos and sin multiplied by
+// magnitude (YaRN's g(mscale)/g(mscale_all_dim), otherwise 1). x may be strided in T and heads.
+// Angles are computed in float64 so that long positions keep their precision.
+struct RopeArgs {
+  Tensor x;
+  std::span<const int32_t> positions;  // [T]
+  std::span<const double> inv_freq;    // [D/2]
+  float magnitude = 1.0f;
+  RopeStyle style = RopeStyle::kInterleaved;
+};
+void rope(const Ctx& ctx, const RopeArgs& args);
+
+// ---- paged attention ----------------------------------------------------------------------------
+
+inline constexpr int kAttentionTile = 16;  // cache positions whose scores form one softmax step
+
+// The rows of one sequence in the batch: tokens [first_row, first_row + num_rows) at positions
+// first_position … ; position p sees 0…p. Slot of position p: block_table[p / block_size] ·
+// block_size + p % block_size.
+struct SequenceRows {
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t first_position = 0;
+  const int32_t* block_table = nullptr;
+};
+
+// One layer's cache: data[num_blocks · block_size, width] (bf16), block_size a multiple of
+// kAttentionTile.
+struct CacheView {
+  Tensor data;
+  int32_t block_size = 0;
+};
+
+// Writes x[T, width] into each row's slot, rounding to the cache's type.
+struct CacheWriteArgs {
+  CacheView cache;
+  Tensor x;
+  std::span<const SequenceRows> sequences;
+};
+void cache_write(const Ctx& ctx, const CacheWriteArgs& args);
+
+// Absorbed MLA. cache width = latent + rope: key = [c_kv | k_pe], value = c_kv.
+// out[T, Hq, latent] = Σ_j softmax_j(scale · (q_latent·c_j + q_rope·k_j)) · c_j
+struct MlaAttentionArgs {
+  Tensor out;       // [T, Hq, latent]
+  Tensor q_latent;  // [T, Hq, latent]
+  Tensor q_rope;    // [T, Hq, rope], may be strided
+  CacheView cache;
+  std::span<const SequenceRows> sequences;
+  float scale;
+};
+void mla_attention(const Ctx& ctx, const MlaAttentionArgs& args);
+
+// Grouped-query attention of a Llama-style draft; k and v caches are [slots, Hkv · D].
+struct GqaAttentionArgs {
+  Tensor out;  // [T, Hq, D]
+  Tensor q;    // [T, Hq, D]
+  CacheView k_cache, v_cache;
+  std::span<const SequenceRows> sequences;
+  int32_t num_kv_heads;
+  float scale;
+};
+void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& args);
+
+// ---- mixture of experts -------------------------------------------------------------------------
+
+// DeepSeek-V3's "noaux_tc" router (kimi-k2.5 §4): scores = sigmoid(logits); choose by
+// scores + bias (ties: lower expert id); weights = scores of the chosen, normalised when
+// norm_topk_prob (sum + 1e-20), times routed_scaling_factor.
+struct RouteArgs {
+  Tensor ids;      // [T, k] I32
+  Tensor weights;  // [T, k] F32
+  Tensor logits;   // [T, E] F32
+  Tensor bias;     // [E] F32
+  int32_t n_group = 1, topk_group = 1;
+  bool norm_topk_prob = true;
+  float routed_scaling_factor = 1.0f;
+};
+void route(const Ctx& ctx, const RouteArgs& args);
+
+// out[T, H] = Σ_slot weights[t, slot] · down_e(silu(gate_e x) · up_e x), e = ids[t, slot].
+// gate_up[e] is [2·I, H] (gate rows first), down[e] is [H, I].
+struct ExpertsArgs {
+  Tensor out;
+  Tensor x;
+  Tensor ids;
+  Tensor weights;
+  std::span<const PreparedWeight> gate_up;
+  std::span<const PreparedWeight> down;
+};
+void experts(const Ctx& ctx, const ExpertsArgs& args);
+
+// ---- sampling help ------------------------------------------------------------------------------
+
+// ids[t] = index of the largest logit of row t, the lowest on a tie. NaN anywhere in a row gives
+// -1: the caller reports a numeric fault instead of streaming token 0.
+struct ArgmaxArgs {
+  std::span<int32_t> ids;
+  Tensor logits;
+};
+void argmax(const Ctx& ctx, const ArgmaxArgs& args);
+
+}  // namespace eyrie::ops
