@@ -13,7 +13,7 @@ TEST(BF16, RoundsToNearestEven) {
   EXPECT_EQ(to_bf16(1.0f).bits, 0x3f80);
   EXPECT_EQ(to_bf16(1.00390625f).bits, 0x3f80);  // exactly half way: to even
   EXPECT_EQ(to_bf16(1.01171875f).bits, 0x3f82);  // exactly half way: to even
-  EXPECT_EQ(to_bf16(1.0039063f).bits, 0x3f81);   // just above half way
+  EXPECT_EQ(to_bf16(1.004f).bits, 0x3f81);       // just above half way
   EXPECT_TRUE(std::isnan(to_float(to_bf16(std::numeric_limits<float>::quiet_NaN()))));
   EXPECT_EQ(to_bf16(3.4e38f).bits, 0x7f80);  // past the largest bfloat16: infinity
 }
