@@ -1,0 +1,53 @@
+# Thin names for what CMake presets and scripts do. `make demo` and `make test` need nothing first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BUILD := build
+EYRIE := $(BUILD)/release/eyrie
+JOBS ?= $(shell nproc)
+
+.PHONY: help setup build models demo test test-fast sanitize fmt fmt-check tidy bench clean
+
+help:
+	@echo "make demo      install, build, quantize, sweep the bundled model, print the table"
+	@echo "make test      install, build, run everything CI runs"
+	@echo "make build     the program: $(EYRIE)"
+	@echo "make models    quantized variants of the bundled models: $(BUILD)/models/"
+	@echo "make sanitize  unit and end-to-end tests under asan+ubsan and tsan"
+	@echo "make bench     micro-benchmarks of the kernels"
+	@echo "make fmt       clang-format over the tree      make tidy   clang-tidy over the tree"
+
+setup:
+	@tools/setup.sh
+
+build: setup
+	@cmake --preset release >$(BUILD)-release-configure.log 2>&1 || { cat $(BUILD)-release-configure.log; exit 1; }
+	@rm -f $(BUILD)-release-configure.log
+	@cmake --build --preset release -j $(JOBS)
+
+models: build
+	@tools/make_models.sh
+
+demo: models
+	@tools/demo.sh
+
+test:
+	@tools/test.sh
+
+sanitize: setup
+	@tools/sanitize.sh
+
+fmt: setup
+	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format -i
+
+fmt-check:
+	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format --dry-run -Werror
+
+tidy: setup
+	@tools/tidy.sh
+
+bench: setup
+	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS) --target ops_bench
+	@$(BUILD)/bench/ops_bench
+
+clean:
+	rm -rf $(BUILD)
