@@ -149,6 +149,19 @@ void* Arena::allocate(size_t bytes) {
   return memory;
 }
 
+ArenaScope::ArenaScope(Arena& arena)
+    : arena_(arena),
+      chunk_(arena.chunks_),
+      chunk_used_(arena.chunks_->used),
+      used_in_step_(arena.used_in_step_) {}
+
+ArenaScope::~ArenaScope() {
+  // Chunks newer than ours were added inside the scope, so everything in them goes.
+  for (Arena::Chunk* chunk = arena_.chunks_; chunk != chunk_; chunk = chunk->older) chunk->used = 0;
+  chunk_->used = chunk_used_;
+  arena_.used_in_step_ = used_in_step_;
+}
+
 Tensor Arena::empty(DType dtype, std::initializer_list<int64_t> shape) {
   int64_t count = 1;
   for (int64_t d : shape) count *= d;

@@ -115,12 +115,29 @@ class Arena {
   int num_growths() const { return num_growths_; }
 
  private:
+  friend class ArenaScope;
   struct Chunk;
   void add_chunk(size_t bytes);
   Chunk* chunks_ = nullptr;  // newest first
   size_t used_in_step_ = 0;
   size_t high_water_ = 0;
   int num_growths_ = 0;
+};
+
+// Gives back, at scope end, what was taken from the arena inside the scope, so that layers share
+// scratch. Scopes nest like blocks of code; nothing taken inside may be used after.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena);
+  ~ArenaScope();
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Chunk* chunk_;
+  size_t chunk_used_;
+  size_t used_in_step_;
 };
 
 }  // namespace eyrie

@@ -58,5 +58,19 @@ TEST(Arena, StopsGrowingOnceWarm) {
   EXPECT_EQ(arena.num_growths(), growths);
 }
 
+TEST(Arena, ScopeGivesBackAlsoWhatGrewInside) {
+  Arena arena(256);
+  const Tensor before = arena.f32({4});
+  for (int layer = 0; layer < 50; ++layer) {
+    const ArenaScope scope(arena);
+    for (int i = 0; i < 8; ++i) {
+      const Tensor x = arena.f32({64});
+      EXPECT_NE(x.raw(), before.raw());
+    }
+  }
+  EXPECT_LE(arena.high_water_bytes(), 64u + 8 * 256);
+  EXPECT_LE(arena.num_growths(), 4);  // not once a layer
+}
+
 }  // namespace
 }  // namespace eyrie

@@ -1,0 +1,66 @@
+// An EAGLE-3 draft of the Llama type: one decoder layer that reads the target's captured hidden
+// states (fused by fc) beside the embedding of the next token, and guesses the token after it.
+//
+//   entry i:  feature of position i  +  embedding of t_{i+1}  →  logits for t_{i+2};  KV slot i
+//
+// In a chain the layer's own output stands in for the feature. Owned by the runner; const after
+// load. The target outlives it (shared embedding and lm_head).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/blocks.h"
+#include "model/config.h"
+#include "model/kimi_k25.h"
+#include "model/step.h"
+
+namespace eyrie::model {
+
+class Eagle3 {
+ public:
+  static Eagle3 load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Config config,
+                     const KimiK25& target, AuxLayerIds convention = AuxLayerIds::kGuess,
+                     ops::ActivationQuantization activation = ops::ActivationQuantization::kOff);
+
+  const Eagle3Config& config() const { return config_; }
+  size_t weight_bytes() const { return weight_bytes_; }
+  std::span<const int64_t> aux_layers() const { return aux_layers_; }  // inputs of these layers
+
+  // Captured states [T, num_aux · Ht] → feature [T, H].
+  Tensor fuse(const Step& s, Tensor aux) const;
+  // One pass of the layer over entries (feature, next token): its output [T, H]. Writes the KV of
+  // the step's positions; s.caches = {keys, values}.
+  Tensor forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature) const;
+  struct Guess {
+    Tensor logits;   // [R, draft_vocab_size]
+    Tensor feature;  // [R, H]: what the next entry of the chain is fed
+  };
+  Guess guess(const Step& s, Tensor output, std::span<const int32_t> rows) const;
+
+  // target id = d2t[draft id]; empty when the vocabulary is the target's.
+  std::span<const int32_t> d2t() const { return d2t_; }
+
+ private:
+  Eagle3Config config_;
+  std::vector<int64_t> aux_layers_;
+  std::vector<double> inv_freq_;
+  std::vector<int32_t> d2t_;
+  formats::Weight embed_tokens_;
+  std::optional<RmsNorm> input_norm_;  // norm_before_fc
+  std::vector<RmsNorm> fc_norms_;      // fc_norm
+  Linear fc_;                          // [H, num_aux · Ht]
+  RmsNorm input_layernorm_;            // of the embedding
+  RmsNorm hidden_norm_;                // of the feature
+  Linear qkv_proj_;                    // [(heads + 2·kv_heads) · head_dim, 2·H]
+  Linear o_proj_;
+  RmsNorm post_attention_layernorm_;
+  Mlp mlp_;
+  RmsNorm norm_;
+  std::optional<Linear> own_lm_head_;  // [draft_vocab_size, H]
+  const Linear* lm_head_ = nullptr;    // own or the target's
+  size_t weight_bytes_ = 0;
+};
+
+}  // namespace eyrie::model

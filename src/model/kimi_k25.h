@@ -1,0 +1,81 @@
+// The text model of Kimi-K2.5 (and K2, DeepSeek-V3: the same architecture): multi-head latent
+// attention in its absorbed form, so a token's whole KV is one latent of kv_lora_rank values and a
+// shared rope key, and a router over many small experts. Owned by the runner; const after load.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/blocks.h"
+#include "model/config.h"
+#include "model/step.h"
+
+namespace eyrie::model {
+
+struct Mla {
+  Linear q_a_proj;  // [q_lora, H]
+  RmsNorm q_a_layernorm;
+  Linear q_b_proj;            // [heads · (nope + rope), q_lora]
+  Linear kv_a_proj_with_mqa;  // [latent + rope, H]
+  RmsNorm kv_a_layernorm;
+  std::vector<ops::PreparedWeight> absorb;  // per head U_hᵀ [latent, nope] of kv_b_proj
+  std::vector<ops::PreparedWeight> expand;  // per head V_h [v, latent] of kv_b_proj
+  Linear o_proj;                            // [H, heads · v]
+  std::vector<Buffer> transposed;           // memory of the U_hᵀ
+
+  static Mla load(const Loader& loader, const ModelConfig& config, const std::string& prefix);
+  Tensor forward(const Step& s, const ModelConfig& config, std::span<const double> inv_freq,
+                 int64_t layer, Tensor x) const;
+};
+
+struct Moe {
+  Linear gate;                                     // [E, H], the router
+  Tensor e_score_correction_bias;                  // [E] F32
+  std::vector<ops::PreparedWeight> gate_up, down;  // per expert [2·I, H], [H, I]
+  std::optional<Mlp> shared_experts;
+
+  static Moe load(const Loader& loader, const ModelConfig& config, const std::string& prefix);
+  Tensor forward(const Step& s, const ModelConfig& config, int64_t layer, Tensor x) const;
+};
+
+struct DecoderLayer {
+  RmsNorm input_layernorm;
+  Mla self_attn;
+  RmsNorm post_attention_layernorm;
+  std::optional<Mlp> mlp;  // exactly one of mlp and moe
+  std::optional<Moe> moe;
+};
+
+class KimiK25 {
+ public:
+  static KimiK25 load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelConfig config,
+                      ops::ActivationQuantization activation = ops::ActivationQuantization::kOff);
+
+  const ModelConfig& config() const { return config_; }
+  size_t weight_bytes() const { return weight_bytes_; }  // read by one pass over everything
+
+  // The residual stream after the last layer, before the final norm [T, H]. With aux_layers (sorted
+  // target layers) also copies the residual stream entering each into its columns of
+  // aux [T, num_aux · H].
+  Tensor forward(const Step& s, std::span<const int32_t> ids,
+                 std::span<const int64_t> aux_layers = {}, Tensor aux = {}) const;
+  // Final norm and lm_head for some rows only: out [rows, V].
+  void logits(const Step& s, Tensor hidden, std::span<const int32_t> rows, Tensor out) const;
+
+  // What a draft may share.
+  const formats::Weight& embed_tokens() const { return embed_tokens_; }
+  const Linear& lm_head() const { return lm_head_; }
+
+ private:
+  ModelConfig config_;
+  std::vector<double> inv_freq_;
+  formats::Weight embed_tokens_;  // [V, H]
+  std::vector<DecoderLayer> layers_;
+  RmsNorm norm_;
+  Linear lm_head_;  // [V, H]
+  size_t weight_bytes_ = 0;
+};
+
+}  // namespace eyrie::model

@@ -1,0 +1,123 @@
+// Executes StepPlans with a target model and, optionally, an EAGLE-3 draft, on one device (the
+// CPU).
+//
+//   plan → batch rows → target forward → logits of the rows that need them → sample and verify
+//        → draft catch-up over the newly known positions → chain of K-1 single-token draft steps
+//
+// Verification: row j of a sequence gives the target's own sample for the position after its j-th
+// token, drawn with noise keyed by (seed, position) as if there were no draft. Draft d_j is
+// accepted when it equals that sample; the first unequal sample is emitted and ends the run. So the
+// text with drafts is, token for token, the text without, greedy or sampled, and its distribution
+// is exactly the target's: drafts can only make it arrive sooner.
+//
+// Rejected positions need no clean-up: their KV slots lie past the known tokens and are overwritten
+// before anything reads them. The draft's KV of accepted positions is rewritten from true features
+// by the next catch-up.
+//
+// Engine thread only. After warm-up execute() allocates nothing but the logprobs asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/threads.h"
+#include "model/eagle3.h"
+#include "model/kimi_k25.h"
+#include "runtime/kv_storage.h"
+#include "runtime/model_runner.h"
+
+namespace eyrie::runtime {
+
+struct RunnerConfig {
+  std::string model;            // a folder
+  std::string draft;            // a folder; empty: no speculation
+  nlohmann::json hf_overrides;  // merged into the target's config.json
+  bool load_dummy = false;      // made-up weights; the folders need only config.json
+  model::AuxLayerIds aux_layer_ids = model::AuxLayerIds::kGuess;
+  ops::ActivationQuantization activation = ops::ActivationQuantization::kOff;
+  int num_threads = 0;             // 0: all cores this process may use
+  bool use_reference_ops = false;  // the readable float32 oracle instead of the fast kernels
+};
+
+struct LoadReport {
+  size_t target_bytes = 0;  // weights one pass reads
+  size_t draft_bytes = 0;
+  double target_seconds = 0;
+  double draft_seconds = 0;
+};
+
+// Totals since the start.
+struct RunnerTimes {
+  int64_t num_steps = 0;
+  double target_seconds = 0;
+  double sample_seconds = 0;
+  double draft_seconds = 0;
+};
+
+class Runner final : public ModelRunner {
+ public:
+  // Loads everything but the KV cache; Error when files do not fit each other.
+  explicit Runner(const RunnerConfig& config);
+  ~Runner() override;
+
+  const model::ModelConfig& model_config() const { return target_->config(); }
+  const model::Eagle3Config* draft_config() const {
+    return draft_.has_value() ? &draft_->config() : nullptr;
+  }
+  const LoadReport& load_report() const { return load_report_; }
+  int64_t kv_bytes_per_token() const { return kv_layout_.bytes_per_token(); }
+  int num_threads() const { return pool_.size(); }
+
+  // Once, before the first execute(). block_size is a multiple of ops::kAttentionTile.
+  void allocate_kv(int64_t num_blocks, int32_t block_size);
+  KvStorage& kv() { return *kv_; }
+
+  void add_sequence(sched::SequenceId seq_id, std::span<const TokenId> prompt,
+                    const SamplingParams& params) override;
+  void remove_sequence(sched::SequenceId seq_id) override;
+  // A row whose logits hold NaN or infinity has extras.numeric_fault and samples nothing: the
+  // engine aborts that sequence before it calls Scheduler::update().
+  const StepOutput& execute(const sched::StepPlan& plan) override;
+
+  const RunnerTimes& times() const { return times_; }
+  const Arena& arena() const { return arena_; }
+  // Named intermediates of every forward, for golden tests; null turns it off.
+  void set_tap_sink(const model::TapSink* sink) { tap_sink_ = sink; }
+
+ private:
+  struct Sequence;
+  struct Batch;
+
+  void build_batch(const sched::StepPlan& plan);
+  void sample_rows(const sched::StepPlan& plan, Tensor hidden);
+  void sample_row(const sched::StepRow& row, size_t row_idx, Tensor logits);
+  void score_prompt(const sched::StepPlan& plan, Tensor hidden);
+  void propose(const sched::StepPlan& plan, Tensor aux);
+  void keep_drafts(const sched::StepPlan& plan, Tensor logits);
+  model::Step step(std::span<const int32_t> positions, std::span<const ops::SequenceRows> sequences,
+                   std::span<const ops::CacheView> caches);
+
+  ThreadPool pool_;
+  Arena arena_;
+  ops::Ctx ctx_;
+  checkpoint::Checkpoint target_files_;
+  std::optional<checkpoint::Checkpoint> draft_files_;
+  std::optional<model::KimiK25> target_;
+  std::optional<model::Eagle3> draft_;
+  KvLayout kv_layout_;
+  std::optional<KvStorage> kv_;
+  Sampler sampler_;
+  std::unordered_map<sched::SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::unique_ptr<Batch> batch_;
+  StepOutput output_;
+  LoadReport load_report_;
+  RunnerTimes times_;
+  const model::TapSink* tap_sink_ = nullptr;
+};
+
+}  // namespace eyrie::runtime
