@@ -49,8 +49,9 @@ struct WeightFormat {
 
   // Row `row` as float32: out[in]. The reference every kernel is compared with.
   void (*decode_row)(const Weight& weight, int64_t row, std::span<float> out);
-  // One row of float32 into the encoding: data[data_columns] elements, scales[scale_columns].
-  // Null when the quantizer does not make this format.
+  // One row of float32 into the encoding, as the bytes lie in the file: data[data_columns] elements
+  // of data_dtype, scales[scale_columns] of scale_dtype. Scaled formats need finite input (there is
+  // no agreed encoding of a block with Inf or NaN), so the caller checks with all_finite() first.
   void (*encode_row)(std::span<const float> row, std::span<std::byte> data,
                      std::span<std::byte> scales);
 };
@@ -70,10 +71,23 @@ Weight plain_weight(const Tensor& tensor);
 
 size_t weight_bytes(const Weight& weight);  // data and scales
 
-// Scalar codecs, used by kernels' tables and by activation emulation.
+bool all_finite(std::span<const float> values);
+
+// Scalar codecs, used by kernels' tables and by activation emulation. Rounding is to nearest, ties
+// to even; out of range saturates.
 float decode_fp8_e4m3(uint8_t bits);
-uint8_t encode_fp8_e4m3(float value);  // round to nearest even, saturating at ±448
+uint8_t encode_fp8_e4m3(float value);  // ±448 at most; NaN stays NaN
 float decode_fp4_e2m1(uint8_t nibble);
-float decode_e8m0(uint8_t bits);  // 2^(bits - 127)
+uint8_t encode_fp4_e2m1(float value);  // ±6 at most; what rounds to zero is code 0, never -0
+float decode_e8m0(uint8_t bits);       // 2^(bits - 127); 255 is NaN
+uint8_t mxfp4_scale(float amax);       // E8M0 scale of a block whose largest magnitude is amax
+float decode_f16(uint16_t bits);
+uint16_t encode_f16(float value);  // beyond 65504 is infinity, as hardware does it
+
+// Row `row` of a tensor [rows, columns] whose elements are stored as T.
+template <typename T>
+const T* row_of(const Tensor& tensor, int64_t row) {
+  return static_cast<const T*>(tensor.raw()) + row * tensor.stride(0);
+}
 
 }  // namespace eyrie::formats
