@@ -1,0 +1,211 @@
+"""The server over plain HTTP: endpoints, bad requests (right status, server alive), clients that
+leave, floods."""
+
+import concurrent.futures
+import json
+import socket
+import threading
+import time
+import unittest
+
+import harness
+from harness import DRAFT, TARGET, Server, spec
+
+PROMPT = "Question: Tom has 3 apples and buys 4 more. How many apples does Tom have?\nAnswer:"
+
+
+@harness.needs_models
+class ApiTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-model-len", "1024", "--max-num-seqs", "32", *spec(DRAFT, 4))
+        cls.model = str(TARGET)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        assert code == 0, f"exit code {code}\n{cls.server.log()}"
+
+    def complete(self, **fields):
+        return self.server.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 16,
+                                                    "temperature": 0, **fields})
+
+    # Endpoints
+
+    def test_models_version_health(self):
+        status, models, _ = self.server.request("GET", "/v1/models")
+        self.assertEqual(status, 200)
+        self.assertEqual(models["data"][0]["id"], self.model)
+        self.assertEqual(models["data"][0]["max_model_len"], 1024)
+        self.assertIn("version", self.server.request("GET", "/version")[1])
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+    def test_tokenize_and_back(self):
+        text = "Żółw 月 3.5 👋 <think>"
+        tokens = self.server.post("/tokenize", {"model": self.model, "prompt": text})
+        self.assertEqual(tokens["count"], len(tokens["tokens"]))
+        back = self.server.post("/detokenize", {"model": self.model, "tokens": tokens["tokens"]})
+        self.assertEqual(back["prompt"], text)
+
+    def test_stream_equals_whole(self):
+        for fields in ({}, {"stop": ["apples"]}, {"logprobs": 2}, {"n": 2, "seed": 5, "temperature": 1.0},
+                       {"echo": True}, {"max_tokens": 1}):
+            body = {"model": self.model, "prompt": PROMPT, "max_tokens": 40, "temperature": 0, **fields}
+            whole = self.server.post("/v1/completions", body)
+            text, finish = {}, {}
+            for chunk in self.server.stream("/v1/completions", body):
+                for choice in chunk["choices"]:
+                    text[choice["index"]] = text.get(choice["index"], "") + choice["text"]
+                    finish[choice["index"]] = choice["finish_reason"] or finish.get(choice["index"])
+            for choice in whole["choices"]:
+                self.assertEqual(choice["text"], text[choice["index"]], fields)
+                self.assertEqual(choice["finish_reason"], finish[choice["index"]], fields)
+
+    def test_chat_thinking_on_and_off(self):
+        for thinking in (True, False):
+            body = {"model": self.model, "max_tokens": 300, "temperature": 0,
+                    "messages": [{"role": "user", "content": "Tom has 3 apples and buys 4 more. How many?"}],
+                    "chat_template_kwargs": {"thinking": thinking}}
+            message = self.server.post("/v1/chat/completions", body)["choices"][0]["message"]
+            streamed = {"content": "", "reasoning": ""}
+            for chunk in self.server.stream("/v1/chat/completions", body):
+                for choice in chunk["choices"]:
+                    for key in streamed:
+                        streamed[key] += choice["delta"].get(key) or ""
+            self.assertEqual(streamed["content"], message["content"] or "")
+            self.assertEqual(streamed["reasoning"], message.get("reasoning") or "")
+            if not thinking:
+                self.assertFalse(message.get("reasoning"))
+                self.assertTrue(message["content"])
+
+    def test_usage_counts(self):
+        answer = self.complete(max_tokens=7, ignore_eos=True)
+        self.assertEqual(answer["usage"]["completion_tokens"], 7)
+        prompt_tokens = self.server.post("/tokenize", {"model": self.model, "prompt": PROMPT})["count"]
+        self.assertEqual(answer["usage"]["prompt_tokens"], prompt_tokens)
+        self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+
+    def test_speculation_counters_rise(self):
+        before = self.server.metric("vllm:spec_decode_num_drafts_total")
+        self.complete(max_tokens=60, ignore_eos=True)
+        self.assertGreater(self.server.metric("vllm:spec_decode_num_drafts_total"), before)
+
+    # Bad requests
+
+    def refused(self, status, body, *, says, path="/v1/completions", **kwargs):
+        got, answer, _ = self.server.request("POST", path, body, **kwargs)
+        self.assertEqual(got, status, answer)
+        error = answer["error"] if "error" in answer else answer
+        self.assertIn(says, error["message"], answer)
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+    def test_malformed_json(self):
+        self.refused(400, '{"model": ', says="JSON")
+
+    def test_wrong_types_are_named(self):
+        ok = {"model": self.model, "prompt": PROMPT}
+        self.refused(400, {**ok, "max_tokens": "many"}, says="max_tokens")
+        self.refused(400, {**ok, "temperature": [1]}, says="temperature")
+        self.refused(400, {**ok, "stop": 5}, says="stop")
+        self.refused(400, {**ok, "prompt": {"a": 1}}, says="prompt")
+        self.refused(400, {**ok, "n": 0}, says="n")
+        self.refused(400, {**ok, "top_p": 2}, says="top_p")
+        self.refused(400, {"model": self.model, "messages": "hi"}, says="messages", path="/v1/chat/completions")
+
+    def test_too_long(self):
+        self.refused(400, {"model": self.model, "prompt": [5] * 1000, "max_tokens": 100}, says="1024")
+        self.refused(400, {"model": self.model, "prompt": [5] * 2000}, says="1024")
+
+    def test_empty_prompt(self):
+        self.refused(400, {"model": self.model, "prompt": ""}, says="prompt")
+        self.refused(400, {"model": self.model, "prompt": []}, says="prompt")
+        self.refused(400, {"model": self.model, "messages": []}, says="messages", path="/v1/chat/completions")
+
+    def test_token_ids_out_of_range(self):
+        self.refused(400, {"model": self.model, "prompt": [10 ** 8]}, says="100000000")
+        self.refused(400, {"model": self.model, "prompt": [-1]}, says="-1")
+
+    def test_unknown_model_and_path(self):
+        self.refused(404, {"model": "someone-else", "prompt": "x"}, says="someone-else")
+        self.assertEqual(self.server.request("GET", "/v2/nothing")[0], 404)
+        self.assertEqual(self.server.request("GET", "/v1/completions")[0], 405)
+
+    def test_null_means_absent(self):
+        self.complete(max_tokens=None, temperature=None, stop=None, seed=None)
+
+    def test_images_are_refused_with_the_reason(self):
+        content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+        self.refused(400, {"model": self.model, "messages": [{"role": "user", "content": content}]},
+                     says="image", path="/v1/chat/completions")
+
+    # Clients that leave, floods
+
+    def wait_until(self, condition, what, seconds=20):
+        deadline = time.monotonic() + seconds * harness.SLOW
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.02)
+
+    def test_a_client_that_leaves_gives_its_blocks_back(self):
+        body = json.dumps({"model": self.model, "prompt": PROMPT, "max_tokens": 900, "ignore_eos": True,
+                           "stream": True, "temperature": 0})
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", self.server.port)) as client:
+                client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                               f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                client.recv(100)
+        idle = lambda: (self.server.metric("vllm:num_requests_running") == 0
+                        and self.server.metric("vllm:num_requests_waiting") == 0)
+        self.wait_until(idle, "requests of departed clients still run")
+        self.wait_until(lambda: self.server.metric("vllm:kv_cache_usage_perc") == 0, "blocks still held")
+
+    def test_a_thousand_at_once(self):
+        count = int(1000 / harness.SLOW)
+        statuses, lock = [], threading.Lock()
+
+        def one(i):
+            status, _, _ = self.server.request("POST", "/v1/completions", {
+                "model": self.model, "prompt": f"{PROMPT} {i}", "max_tokens": 4, "temperature": 0}, timeout=300)
+            with lock:
+                statuses.append(status)
+
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            list(pool.map(one, range(count)))
+        self.assertEqual(len(statuses), count)
+        self.assertLessEqual(set(statuses), {200, 429, 503})
+        self.assertIn(200, statuses)
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+
+@harness.needs_models
+class KeysAndShutdownTest(unittest.TestCase):
+    def test_keys(self):
+        with Server("--api-key", "one", "two", "--served-model-name", "nano") as server:
+            body = {"model": "nano", "prompt": "x", "max_tokens": 1}
+            self.assertEqual(server.request("POST", "/v1/completions", body)[0], 401)
+            self.assertEqual(server.request("POST", "/v1/completions", body,
+                                            {"Authorization": "Bearer three"})[0], 401)
+            for key in ("one", "two"):
+                self.assertEqual(server.request("POST", "/v1/completions", body,
+                                                {"Authorization": f"Bearer {key}"})[0], 200)
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+
+    def test_sigterm_lets_a_running_request_finish(self):
+        server = Server()
+        chunks = server.stream("/v1/completions", {"model": str(TARGET), "prompt": PROMPT, "max_tokens": 300,
+                                                   "ignore_eos": True, "temperature": 0})
+        next(chunks)
+        server.process.terminate()
+        tokens = 1 + sum(bool(c["choices"][0]["text"]) for c in chunks if c["choices"])
+        self.assertGreater(tokens, 20)
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_ledger(self):
+        with Server() as server:
+            log = server.log()
+            for phase in ("config", "weights", "KV", "ready"):
+                self.assertIn(phase, log)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,79 @@
+"""Speculation, batching, chunking and prefix caching never change what a user gets: the same bytes
+from {no draft, BF16 draft, FP8 draft} x {alone, with 15 others} x {chunks of 16, 256, whole prompts}
+x {prefix cache cold, warm, off}; a seeded sampled request likewise."""
+
+import concurrent.futures
+import json
+import unittest
+
+import harness
+from harness import DRAFT, ROOT, TARGET, Server, spec
+
+
+def prompts(count: int) -> list:
+    path = ROOT / "data/prompts/nano-mix.jsonl"
+    lines = path.read_text().splitlines()[: count * 7: 7]
+    return [json.loads(line)["prompt"] for line in lines]
+
+
+def requests() -> list:
+    """16 bodies: most greedy, two sampled with a seed; the penalties must see drafts as history."""
+    bodies = []
+    for i, prompt in enumerate(prompts(16)):
+        body = {"model": str(TARGET), "prompt": prompt, "max_tokens": 48, "temperature": 0,
+                "ignore_eos": i % 2 == 0}
+        if i % 5 == 3:
+            body.update(temperature=0.9, top_p=0.95, seed=100 + i)
+        if i % 5 == 4:
+            body.update(temperature=0.7, top_k=20, seed=7, presence_penalty=0.5, frequency_penalty=0.2)
+        bodies.append(body)
+    return bodies
+
+
+def answers(server: Server, bodies: list, together: bool) -> list:
+    def one(body):
+        answer = server.post("/v1/completions", body)
+        return answer["choices"][0]["text"], answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
+
+    if not together:
+        return [one(body) for body in bodies]
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(one, bodies))
+
+
+@harness.needs_models
+class ExactTest(unittest.TestCase):
+    def test_every_combination_gives_the_same_bytes(self):
+        bodies = requests()
+        alone = bodies if harness.SLOW == 1 else bodies[::5]
+        with Server("--no-enable-prefix-caching", "--max-num-batched-tokens", "4096") as server:
+            expected = answers(server, bodies, together=False)
+        self.assertGreater(len({text for text, _, _ in expected}), 12)
+        of = {id(body): answer for body, answer in zip(bodies, expected)}
+        drafts = {"no draft": [], "BF16 draft": spec(DRAFT),
+                  "FP8 draft": spec(harness.quantized("kimi-k2.5-nano-eagle3-fp8"))}
+        for draft, draft_args in drafts.items():
+            for chunk in ("16", "256", "4096"):
+                for cache in ("on", "off"):
+                    args = [*draft_args, "--max-num-batched-tokens", chunk]
+                    args += ["--no-enable-prefix-caching"] if cache == "off" else []
+                    with self.subTest(draft=draft, chunk=chunk, cache=cache), Server(*args) as server:
+                        self.assertEqual(answers(server, bodies, together=True), expected, "with others, cold")
+                        self.assertEqual(answers(server, alone, together=False), [of[id(b)] for b in alone],
+                                         "alone, warm")
+                        hits = server.metric("vllm:prefix_cache_hits_total")
+                        (self.assertGreater if cache == "on" else self.assertEqual)(hits, 0)
+                        drafts_made = server.metric("vllm:spec_decode_num_drafts_total")
+                        (self.assertEqual if draft == "no draft" else self.assertGreater)(drafts_made, 0)
+
+    def test_preemption_changes_nothing(self):
+        bodies = requests()
+        with Server() as server:
+            expected = answers(server, bodies, together=False)
+        with Server(*spec(DRAFT), "--num-gpu-blocks-override", "80", "--max-model-len", "1024") as server:
+            self.assertEqual(answers(server, bodies, together=True), expected)
+            self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Unit and end-to-end tests under AddressSanitizer + UBSan and under ThreadSanitizer.
+#   tools/sanitize.sh [asan-ubsan|tsan]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+for preset in ${1:-asan-ubsan tsan}; do
+  cmake --preset "$preset" >"build/$preset-configure.log" 2>&1 || { cat "build/$preset-configure.log"; exit 1; }
+  cmake --build --preset "$preset" -j "${JOBS:-$(nproc)}"
+  ctest --test-dir "build/$preset" --output-on-failure -j "${JOBS:-$(nproc)}" --no-tests=error
+done
