@@ -1,0 +1,44 @@
+#include "bench/text_codec.h"
+
+#include "base/error.h"
+#include "chat/template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace eyrie::bench {
+namespace {
+
+class CheckpointCodec final : public TextCodec {
+ public:
+  explicit CheckpointCodec(const std::string& dir)
+      : tokenizer_(Tokenizer::load(dir)), template_(chat::make_kimi_template()) {}
+
+  int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
+  bool is_special(int32_t id) const override { return tokenizer_.is_special(id); }
+  std::vector<int32_t> encode(std::string_view text) const override {
+    return tokenizer_.encode(text, AllowSpecial::kAll);
+  }
+  std::string decode(const std::vector<int32_t>& ids) const override {
+    return tokenizer_.decode(ids, /*skip_special=*/false);
+  }
+  std::string render_user_turn(std::string_view content) const override {
+    chat::Message message;
+    message.role = "user";
+    message.content.push_back(
+        {.kind = chat::ContentPart::Kind::kText, .text = std::string(content), .url = {}});
+    const auto prompt = template_->render({message}, {}, {});
+    if (!prompt) fail("rendering the chat template: {}", prompt.failure().message);
+    return prompt.value().text();
+  }
+
+ private:
+  Tokenizer tokenizer_;
+  std::unique_ptr<chat::ChatTemplate> template_;
+};
+
+}  // namespace
+
+std::unique_ptr<TextCodec> load_text_codec(const std::string& dir) {
+  return std::make_unique<CheckpointCodec>(dir);
+}
+
+}  // namespace eyrie::bench
