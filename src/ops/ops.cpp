@@ -1,0 +1,216 @@
+#include "ops/ops.h"
+
+#include "base/math.h"
+#include "ops/op_table.h"
+
+// The front: shapes are checked here once for every backend, then one slot of the table is called.
+// A wrong shape is a bug of the caller, so it prints all operands and aborts.
+namespace eyrie::ops {
+namespace {
+
+bool is_f32(const Tensor& t, int rank) {
+  return t.rank() == rank && t.dtype() == DType::kF32 &&
+         (t.dim(rank - 1) <= 1 || t.stride(rank - 1) == 1);
+}
+
+bool same_shape(const Tensor& a, const Tensor& b) {
+  if (a.rank() != b.rank()) return false;
+  for (int i = 0; i < a.rank(); ++i) {
+    if (a.dim(i) != b.dim(i)) return false;
+  }
+  return true;
+}
+
+template <typename Slot>
+Slot slot(const Ctx& ctx, Slot OpTable::*member, const char* op) {
+  CHECK(ctx.table != nullptr && ctx.pool != nullptr && ctx.arena != nullptr,
+        "{}: incomplete context", op);
+  const Slot fn = ctx.table->*member;
+  CHECK(fn != nullptr, "op {} is not on backend {}", op, ctx.table->name);
+  return fn;
+}
+
+// Rows of the sequences lie inside the batch and their positions are non-negative.
+void check_sequences(const char* op, std::span<const SequenceRows> sequences, int64_t num_rows) {
+  for (const SequenceRows& s : sequences) {
+    CHECK(s.num_rows >= 0 && s.first_row >= 0 && s.first_row + s.num_rows <= num_rows &&
+              s.first_position >= 0 && (s.num_rows == 0 || s.block_table != nullptr),
+          "{}: sequence rows {}+{} at position {} of a batch of {} rows", op, s.first_row,
+          s.num_rows, s.first_position, num_rows);
+  }
+}
+
+bool is_cache(const CacheView& cache, int64_t width) {
+  return cache.data.rank() == 2 && cache.data.dtype() == DType::kBF16 &&
+         cache.data.is_contiguous() && cache.data.dim(1) == width && cache.block_size > 0 &&
+         cache.block_size % kAttentionTile == 0;
+}
+
+}  // namespace
+
+size_t PreparedWeight::bytes() const {
+  if (storage.bytes() > 0) return storage.bytes();
+  size_t total = 0;
+  for (const formats::Weight& weight : source) total += formats::weight_bytes(weight);
+  return total;
+}
+
+PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
+                       ActivationQuantization activation) {
+  CHECK(!rows_concatenated.empty(), "prepare: no weight given");
+  const formats::Weight& first = rows_concatenated.front();
+  for (const formats::Weight& weight : rows_concatenated) {
+    CHECK(!weight.empty() && weight.format == first.format && weight.in == first.in,
+          "prepare: weights that are fused need one format and one input width: {} [{}, {}] beside "
+          "{} [{}, {}]",
+          first.format->name, first.out, first.in, weight.empty() ? "none" : weight.format->name,
+          weight.out, weight.in);
+    CHECK(weight.data.rank() == 2 && weight.data.is_contiguous() &&
+              weight.data.dtype() == weight.format->data_dtype &&
+              weight.data.dim(0) == weight.out &&
+              weight.data.dim(1) == weight.format->data_columns(weight.in),
+          "prepare: {} weight [{}, {}] holds data {}", weight.format->name, weight.out, weight.in,
+          weight.data.shape_string());
+  }
+  return slot(ctx, &OpTable::prepare, "prepare")(ctx, rows_concatenated, activation);
+}
+
+void embedding(const Ctx& ctx, const EmbeddingArgs& a) {
+  CHECK(a.table != nullptr && is_f32(a.out, 2) && a.out.dim(1) == a.table->in &&
+            a.out.dim(0) == static_cast<int64_t>(a.ids.size()),
+        "embedding: out {} for {} ids", a.out.shape_string(), a.ids.size());
+  for (int32_t id : a.ids) {
+    CHECK(id >= 0 && id < a.table->out, "embedding: id {} of a table of {} rows", id, a.table->out);
+  }
+  slot(ctx, &OpTable::embedding, "embedding")(ctx, a);
+}
+
+void rms_norm(const Ctx& ctx, const RmsNormArgs& a) {
+  CHECK(is_f32(a.out, 2) && is_f32(a.x, 2) && is_f32(a.weight, 1) && same_shape(a.out, a.x) &&
+            a.weight.dim(0) == a.x.dim(1),
+        "rms_norm: out {} x {} weight {}", a.out.shape_string(), a.x.shape_string(),
+        a.weight.shape_string());
+  slot(ctx, &OpTable::rms_norm, "rms_norm")(ctx, a);
+}
+
+void add(const Ctx& ctx, const AddArgs& a) {
+  CHECK(is_f32(a.residual, 2) && is_f32(a.x, 2) && same_shape(a.residual, a.x),
+        "add: residual {} x {}", a.residual.shape_string(), a.x.shape_string());
+  slot(ctx, &OpTable::add, "add")(ctx, a);
+}
+
+void linear(const Ctx& ctx, const LinearArgs& a) {
+  CHECK(a.weight != nullptr && is_f32(a.out, 2) && is_f32(a.x, 2) && a.out.dim(0) == a.x.dim(0) &&
+            a.out.dim(1) == a.weight->out && a.x.dim(1) == a.weight->in,
+        "linear: out {} x {} weight [{}, {}]", a.out.shape_string(), a.x.shape_string(),
+        a.weight == nullptr ? 0 : a.weight->out, a.weight == nullptr ? 0 : a.weight->in);
+  slot(ctx, &OpTable::linear, "linear")(ctx, a);
+}
+
+void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
+  CHECK(is_f32(a.out, 3) && is_f32(a.x, 3) && a.out.dim(0) == a.x.dim(0) &&
+            a.out.dim(1) == a.x.dim(1) && a.x.dim(1) == static_cast<int64_t>(a.weights.size()),
+        "head_linear: out {} x {} and {} heads", a.out.shape_string(), a.x.shape_string(),
+        a.weights.size());
+  for (const PreparedWeight& weight : a.weights) {
+    CHECK(weight.in == a.x.dim(2) && weight.out == a.out.dim(2),
+          "head_linear: out {} x {} head weight [{}, {}]", a.out.shape_string(), a.x.shape_string(),
+          weight.out, weight.in);
+  }
+  slot(ctx, &OpTable::head_linear, "head_linear")(ctx, a);
+}
+
+void silu_mul(const Ctx& ctx, const SiluMulArgs& a) {
+  CHECK(is_f32(a.out, 2) && is_f32(a.gate_up, 2) && a.out.dim(0) == a.gate_up.dim(0) &&
+            2 * a.out.dim(1) == a.gate_up.dim(1),
+        "silu_mul: out {} gate_up {}", a.out.shape_string(), a.gate_up.shape_string());
+  slot(ctx, &OpTable::silu_mul, "silu_mul")(ctx, a);
+}
+
+void rope(const Ctx& ctx, const RopeArgs& a) {
+  CHECK(is_f32(a.x, 3) && a.x.dim(0) == static_cast<int64_t>(a.positions.size()) &&
+            a.x.dim(2) == 2 * static_cast<int64_t>(a.inv_freq.size()),
+        "rope: x {} for {} positions and {} frequencies", a.x.shape_string(), a.positions.size(),
+        a.inv_freq.size());
+  slot(ctx, &OpTable::rope, "rope")(ctx, a);
+}
+
+void cache_write(const Ctx& ctx, const CacheWriteArgs& a) {
+  CHECK(is_f32(a.x, 2) && is_cache(a.cache, a.x.dim(1)),
+        "cache_write: cache {} with blocks of {}, x {}", a.cache.data.shape_string(),
+        a.cache.block_size, a.x.shape_string());
+  check_sequences("cache_write", a.sequences, a.x.dim(0));
+  slot(ctx, &OpTable::cache_write, "cache_write")(ctx, a);
+}
+
+void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {
+  CHECK(is_f32(a.out, 3) && is_f32(a.q_latent, 3) && is_f32(a.q_rope, 3) &&
+            same_shape(a.out, a.q_latent) && a.q_rope.dim(0) == a.out.dim(0) &&
+            a.q_rope.dim(1) == a.out.dim(1) &&
+            is_cache(a.cache, a.q_latent.dim(2) + a.q_rope.dim(2)),
+        "mla_attention: out {} q_latent {} q_rope {} cache {} with blocks of {}",
+        a.out.shape_string(), a.q_latent.shape_string(), a.q_rope.shape_string(),
+        a.cache.data.shape_string(), a.cache.block_size);
+  check_sequences("mla_attention", a.sequences, a.out.dim(0));
+  slot(ctx, &OpTable::mla_attention, "mla_attention")(ctx, a);
+}
+
+void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
+  CHECK(is_f32(a.out, 3) && is_f32(a.q, 3) && same_shape(a.out, a.q) && a.num_kv_heads > 0 &&
+            a.q.dim(1) % a.num_kv_heads == 0 && is_cache(a.k_cache, a.num_kv_heads * a.q.dim(2)) &&
+            is_cache(a.v_cache, a.num_kv_heads * a.q.dim(2)) &&
+            a.k_cache.block_size == a.v_cache.block_size,
+        "gqa_attention: out {} q {} k {} v {} and {} kv heads", a.out.shape_string(),
+        a.q.shape_string(), a.k_cache.data.shape_string(), a.v_cache.data.shape_string(),
+        a.num_kv_heads);
+  check_sequences("gqa_attention", a.sequences, a.out.dim(0));
+  slot(ctx, &OpTable::gqa_attention, "gqa_attention")(ctx, a);
+}
+
+void route(const Ctx& ctx, const RouteArgs& a) {
+  CHECK(a.ids.rank() == 2 && a.ids.dtype() == DType::kI32 && a.ids.is_contiguous() &&
+            is_f32(a.weights, 2) && a.weights.is_contiguous() && is_f32(a.logits, 2) &&
+            is_f32(a.bias, 1) && same_shape(a.ids, a.weights) && a.ids.dim(0) == a.logits.dim(0) &&
+            a.bias.dim(0) == a.logits.dim(1) && a.ids.dim(1) <= a.logits.dim(1),
+        "route: ids {} weights {} logits {} bias {}", a.ids.shape_string(),
+        a.weights.shape_string(), a.logits.shape_string(), a.bias.shape_string());
+  const int64_t num_experts = a.logits.dim(1);
+  CHECK(a.n_group >= 1 && a.topk_group >= 1 && a.topk_group <= a.n_group &&
+            num_experts % a.n_group == 0 &&
+            a.ids.dim(1) <= a.topk_group * (num_experts / a.n_group),
+        "route: {} of {} experts in {} of {} groups", a.ids.dim(1), num_experts, a.topk_group,
+        a.n_group);
+  slot(ctx, &OpTable::route, "route")(ctx, a);
+}
+
+void experts(const Ctx& ctx, const ExpertsArgs& a) {
+  CHECK(is_f32(a.out, 2) && is_f32(a.x, 2) && same_shape(a.out, a.x) && a.ids.rank() == 2 &&
+            a.ids.dtype() == DType::kI32 && a.ids.is_contiguous() && is_f32(a.weights, 2) &&
+            a.weights.is_contiguous() && same_shape(a.ids, a.weights) &&
+            a.ids.dim(0) == a.x.dim(0) && !a.gate_up.empty() && a.gate_up.size() == a.down.size(),
+        "experts: out {} x {} ids {} weights {}, {} gate_up and {} down", a.out.shape_string(),
+        a.x.shape_string(), a.ids.shape_string(), a.weights.shape_string(), a.gate_up.size(),
+        a.down.size());
+  for (size_t e = 0; e < a.down.size(); ++e) {
+    CHECK(a.gate_up[e].in == a.x.dim(1) && a.down[e].out == a.x.dim(1) &&
+              a.gate_up[e].out == 2 * a.down[e].in && a.down[e].in == a.down[0].in,
+          "experts: x {} gate_up[{}] [{}, {}] down [{}, {}]", a.x.shape_string(), e,
+          a.gate_up[e].out, a.gate_up[e].in, a.down[e].out, a.down[e].in);
+  }
+  const std::span<const int32_t> ids(a.ids.data<int32_t>(),
+                                     static_cast<size_t>(a.ids.num_elements()));
+  for (int32_t id : ids) {
+    CHECK(id >= 0 && static_cast<size_t>(id) < a.down.size(), "experts: expert {} of {}", id,
+          a.down.size());
+  }
+  slot(ctx, &OpTable::experts, "experts")(ctx, a);
+}
+
+void argmax(const Ctx& ctx, const ArgmaxArgs& a) {
+  CHECK(is_f32(a.logits, 2) && a.logits.dim(0) == static_cast<int64_t>(a.ids.size()) &&
+            a.logits.dim(1) > 0,
+        "argmax: logits {} for {} ids", a.logits.shape_string(), a.ids.size());
+  slot(ctx, &OpTable::argmax, "argmax")(ctx, a);
+}
+
+}  // namespace eyrie::ops
