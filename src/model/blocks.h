@@ -62,5 +62,7 @@ formats::Weight weight_rows(const formats::Weight& weight, int64_t begin, int64_
 void gather_rows(Tensor out, Tensor x, std::span<const int32_t> rows);
 // out[:, :] = x[:, :], either may be row-strided.
 void copy_rows(Tensor out, Tensor x);
+// x *= factor; nothing to do for 1.
+void scale_rows(Tensor x, float factor);
 
 }  // namespace eyrie::model

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,9 @@ class Eagle3 {
   std::span<const int32_t> d2t() const { return d2t_; }
 
  private:
+  void load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target);
+  const Linear& lm_head() const { return own_lm_head_ ? *own_lm_head_ : *target_lm_head_; }
+
   Eagle3Config config_;
   std::vector<int64_t> aux_layers_;
   std::vector<double> inv_freq_;
@@ -58,8 +62,8 @@ class Eagle3 {
   RmsNorm post_attention_layernorm_;
   Mlp mlp_;
   RmsNorm norm_;
-  std::optional<Linear> own_lm_head_;  // [draft_vocab_size, H]
-  const Linear* lm_head_ = nullptr;    // own or the target's
+  std::optional<Linear> own_lm_head_;       // [draft_vocab_size, H]
+  const Linear* target_lm_head_ = nullptr;  // shared when there is no own
   size_t weight_bytes_ = 0;
 };
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -69,6 +69,8 @@ class KimiK25 {
   const Linear& lm_head() const { return lm_head_; }
 
  private:
+  size_t count_weight_bytes() const;
+
   ModelConfig config_;
   std::vector<double> inv_freq_;
   formats::Weight embed_tokens_;  // [V, H]

@@ -28,6 +28,7 @@
 #include "base/threads.h"
 #include "model/eagle3.h"
 #include "model/kimi_k25.h"
+#include "runtime/drafter.h"
 #include "runtime/kv_storage.h"
 #include "runtime/model_runner.h"
 
@@ -91,30 +92,41 @@ class Runner final : public ModelRunner {
 
  private:
   struct Sequence;
-  struct Batch;
+  // The rows of the step in hand, as the model wants them.
+  struct Batch {
+    std::vector<int32_t> ids;
+    std::vector<int32_t> positions;
+    std::vector<ops::SequenceRows> sequences;   // one per plan row
+    std::vector<int32_t> first_rows;            // of each plan row, in the batch
+    std::vector<Sequence*> owners;              // of each plan row
+    std::vector<const SamplingParams*> params;  // of each plan row
+    std::vector<int32_t> logit_rows;            // batch rows that are sampled
+    std::vector<int32_t> scored_rows;           // batch rows whose next prompt token is scored
+  };
 
+  void load(const RunnerConfig& config);
   void build_batch(const sched::StepPlan& plan);
+  model::Step target_step();
   void sample_rows(const sched::StepPlan& plan, Tensor hidden);
-  void sample_row(const sched::StepRow& row, size_t row_idx, Tensor logits);
-  void score_prompt(const sched::StepPlan& plan, Tensor hidden);
-  void propose(const sched::StepPlan& plan, Tensor aux);
-  void keep_drafts(const sched::StepPlan& plan, Tensor logits);
-  model::Step step(std::span<const int32_t> positions, std::span<const ops::SequenceRows> sequences,
-                   std::span<const ops::CacheView> caches);
+  void sample_row(const sched::StepRow& row, Sequence& sequence, Tensor logits,
+                  sched::RowResult& result, RowExtras& extras);
+  void score_prompt(const sched::StepRow& row, size_t row_idx, Tensor hidden);
 
   ThreadPool pool_;
   Arena arena_;
   ops::Ctx ctx_;
-  checkpoint::Checkpoint target_files_;
+  std::optional<checkpoint::Checkpoint> target_files_;  // mapped weights are read where they lie
   std::optional<checkpoint::Checkpoint> draft_files_;
   std::optional<model::KimiK25> target_;
   std::optional<model::Eagle3> draft_;
   KvLayout kv_layout_;
   std::optional<KvStorage> kv_;
-  Sampler sampler_;
+  std::optional<Sampler> sampler_;
+  std::optional<Drafter> drafter_;
   std::unordered_map<sched::SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::unique_ptr<Batch> batch_;
+  Batch batch_;
   StepOutput output_;
+  StepOutput spare_;  // entries that the last plans did not need; their memory is reused
   LoadReport load_report_;
   RunnerTimes times_;
   const model::TapSink* tap_sink_ = nullptr;

@@ -1,0 +1,199 @@
+#include "model/eagle3.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace eyrie::model {
+namespace {
+
+// Where a draft's file keeps its tensors: training tools say midlayer, vLLM-style exports layers.0,
+// some put everything under model.
+struct Names {
+  std::string root;
+  std::string layer;
+  bool is_midlayer = true;
+};
+
+Names find_names(const checkpoint::Checkpoint& files) {
+  if (files.is_dummy()) return {"", "midlayer.", true};
+  for (const std::string root : {"", "model."}) {
+    for (const bool is_midlayer : {true, false}) {
+      const std::string layer = root + (is_midlayer ? "midlayer." : "layers.0.");
+      if (files.contains(layer + "hidden_norm.weight")) return {root, layer, is_midlayer};
+    }
+  }
+  fail("{}: tensor 'midlayer.hidden_norm.weight' (or 'layers.0.hidden_norm.weight') is missing",
+       files.path());
+}
+
+// target id of each draft id. The file stores target id - draft id, and ids ascend.
+std::vector<int32_t> load_d2t(checkpoint::Checkpoint& files, const std::string& name,
+                              const Eagle3Config& c) {
+  const Tensor offsets = files.tensor(name, {c.draft_vocab_size});
+  if (offsets.dtype() != DType::kI64) {
+    fail("{}: tensor '{}' is {}, expected I64", files.path(), name, offsets.shape_string());
+  }
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < c.draft_vocab_size; ++i) {
+    const int64_t id = i + offsets.data<int64_t>()[i];
+    const int64_t least = ids.empty() ? 0 : ids.back() + int64_t{1};
+    if (id < least || id >= c.vocab_size) {
+      fail("{}: tensor '{}' maps draft token {} to {}, expected ascending ids below {}",
+           files.path(), name, i, id, c.vocab_size);
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+}  // namespace
+
+Eagle3 Eagle3::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Config config,
+                    const KimiK25& target, AuxLayerIds convention,
+                    ops::ActivationQuantization activation) {
+  config.check_fits(target.config());
+  const Loader loader{ctx, files, activation};
+  const Names names = find_names(files);
+  Eagle3 d;
+  d.config_ = std::move(config);
+  const Eagle3Config& c = d.config_;
+  const int64_t H = c.hidden_size, num_aux = c.num_aux_hidden_states;
+  const int64_t q_width = c.num_attention_heads * c.head_dim;
+  const int64_t kv_width = c.num_key_value_heads * c.head_dim;
+  d.aux_layers_ = c.aux_layer_inputs(target.config(), names.is_midlayer, convention);
+  d.inv_freq_ = c.rope.inv_freq(c.head_dim);
+  const auto norm = [&](const std::string& name, int64_t size) {
+    return RmsNorm::load(loader, name, size, c.rms_norm_eps);
+  };
+
+  if (c.norm_before_fc)
+    d.input_norm_ = norm(names.root + "input_norm", num_aux * c.target_hidden_size);
+  for (int64_t i = 0; c.fc_norm && i < num_aux; ++i) {
+    d.fc_norms_.push_back(norm(fmt::format("{}fc_norm.{}", names.root, i), c.target_hidden_size));
+  }
+  d.fc_ = Linear::load(loader, names.root + "fc", H, num_aux * c.target_hidden_size);
+  d.input_layernorm_ = norm(names.layer + "input_layernorm", H);
+  d.hidden_norm_ = norm(names.layer + "hidden_norm", H);
+  const std::string attn = names.layer + "self_attn.";
+  d.qkv_proj_ = Linear::load(
+      loader,
+      {{attn + "q_proj", q_width}, {attn + "k_proj", kv_width}, {attn + "v_proj", kv_width}},
+      2 * H);
+  d.o_proj_ = Linear::load(loader, attn + "o_proj", H, q_width);
+  d.post_attention_layernorm_ = norm(names.layer + "post_attention_layernorm", H);
+  d.mlp_ = Mlp::load(loader, names.layer + "mlp", H, c.intermediate_size);
+  d.norm_ = norm(names.root + "norm", H);
+  d.load_vocabulary(loader, names.root, target);
+
+  const std::initializer_list<const Linear*> linears = {
+      &d.fc_, &d.qkv_proj_, &d.o_proj_, &d.mlp_.gate_up, &d.mlp_.down, &d.lm_head()};
+  for (const Linear* linear : linears) d.weight_bytes_ += linear->weight.bytes();
+  return d;
+}
+
+void Eagle3::load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target) {
+  const Eagle3Config& c = config_;
+  checkpoint::Checkpoint& files = loader.files;
+  const bool same_width = c.hidden_size == c.target_hidden_size;
+  const auto in_file = [&](const std::string& name) {
+    return !files.is_dummy() && files.contains(name);
+  };
+
+  if (in_file(root + "embed_tokens.weight") || !same_width) {
+    embed_tokens_ = files.weight(root + "embed_tokens", c.vocab_size, c.hidden_size);
+  } else {
+    embed_tokens_ = target.embed_tokens();
+  }
+
+  const std::string head = in_file(root + "lm_head.weight") ? root + "lm_head" : "lm_head";
+  if (in_file(head + ".weight") || !same_width || c.draft_vocab_size != c.vocab_size) {
+    own_lm_head_ = Linear::load(loader, head, c.draft_vocab_size, c.hidden_size);
+  } else {
+    target_lm_head_ = &target.lm_head();
+  }
+
+  const std::string d2t = in_file(root + "d2t") ? root + "d2t" : "d2t";
+  if (c.draft_vocab_size == c.vocab_size) return;
+  if (!files.is_dummy()) {
+    d2t_ = load_d2t(files, d2t, c);
+  } else {
+    for (int32_t i = 0; i < c.draft_vocab_size; ++i) d2t_.push_back(i);
+  }
+}
+
+Tensor Eagle3::fuse(const Step& s, Tensor aux) const {
+  const int64_t Ht = config_.target_hidden_size;
+  if (input_norm_.has_value()) aux = input_norm_->forward(s, aux);
+  if (!fc_norms_.empty()) {
+    const Tensor normed = s.f32({aux.dim(0), aux.dim(1)});
+    for (size_t i = 0; i < fc_norms_.size(); ++i) {
+      const int64_t begin = static_cast<int64_t>(i) * Ht;
+      ops::rms_norm(s.ctx, {.out = normed.columns(begin, Ht),
+                            .x = aux.columns(begin, Ht),
+                            .weight = fc_norms_[i].weight,
+                            .eps = fc_norms_[i].eps});
+    }
+    aux = normed;
+  }
+  return fc_.forward(s, aux);  // [T, H]
+}
+
+Tensor Eagle3::forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature) const {
+  const Eagle3Config& c = config_;
+  const int64_t T = s.num_rows(), H = c.hidden_size, D = c.head_dim;
+  const int64_t heads = c.num_attention_heads, kv_heads = c.num_key_value_heads;
+  const auto norm_into = [&](Tensor out, const RmsNorm& norm, Tensor x) {
+    ops::rms_norm(s.ctx, {.out = out, .x = x, .weight = norm.weight, .eps = norm.eps});
+  };
+
+  const Tensor r = s.f32({T, H});  // the residual stream
+  const ArenaScope scratch(*s.ctx.arena);
+  const Tensor u = s.f32({T, 2 * H});  // [embedding | feature]
+  const Tensor e = s.f32({T, H});
+  ops::embedding(s.ctx, {.out = e, .table = &embed_tokens_, .ids = next_ids});
+  norm_into(u.columns(0, H), input_layernorm_, e);
+  norm_into(u.columns(H, H), hidden_norm_, feature);
+  copy_rows(r, c.norm_before_residual ? u.columns(H, H) : feature);
+
+  const Tensor qkv = qkv_proj_.forward(s, u);
+  const Tensor q = s.f32({T, heads, D});
+  copy_rows(q.reshape({T, heads * D}), qkv.columns(0, heads * D));
+  const Tensor k = qkv.columns(heads * D, kv_heads * D);
+  const Tensor v = qkv.columns((heads + kv_heads) * D, kv_heads * D);
+  for (const Tensor& x : {q, k.split_last(kv_heads, D)}) {
+    ops::rope(s.ctx, {.x = x,
+                      .positions = s.positions,
+                      .inv_freq = inv_freq_,
+                      .magnitude = c.rope.magnitude(),
+                      .style = ops::RopeStyle::kHalfSplit});
+  }
+  ops::cache_write(s.ctx, {.cache = s.caches[0], .x = k, .sequences = s.sequences});
+  ops::cache_write(s.ctx, {.cache = s.caches[1], .x = v, .sequences = s.sequences});
+  const Tensor o = s.f32({T, heads, D});
+  ops::gqa_attention(s.ctx, {.out = o,
+                             .q = q,
+                             .k_cache = s.caches[0],
+                             .v_cache = s.caches[1],
+                             .sequences = s.sequences,
+                             .num_kv_heads = static_cast<int32_t>(kv_heads),
+                             .scale = 1.0F / std::sqrt(static_cast<float>(D))});
+  ops::add(s.ctx, {.residual = r, .x = o_proj_.forward(s, o.reshape({T, heads * D}))});
+  ops::add(s.ctx, {.residual = r, .x = mlp_.forward(s, post_attention_layernorm_.forward(s, r))});
+  s.tap("draft_output", -1, r);
+  return r;  // y [T, H]
+}
+
+Eagle3::Guess Eagle3::guess(const Step& s, Tensor output, std::span<const int32_t> rows) const {
+  const auto R = static_cast<int64_t>(rows.size());
+  const Tensor y = s.f32({R, config_.hidden_size});
+  gather_rows(y, output, rows);
+  const Tensor z = norm_.forward(s, y);
+  const Tensor logits = s.f32({R, config_.draft_vocab_size});
+  ops::linear(s.ctx, {.out = logits, .x = z, .weight = &lm_head().weight});
+  scale_rows(logits, static_cast<float>(config_.logit_scale));
+  s.tap("draft_logits", -1, logits);
+  return {.logits = logits, .feature = config_.norm_output ? z : y};
+}
+
+}  // namespace eyrie::model

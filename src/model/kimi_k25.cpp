@@ -1,0 +1,262 @@
+#include "model/kimi_k25.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace eyrie::model {
+namespace {
+
+// Where a checkpoint keeps the text model: Kimi-K2.5, a text-only relative, a re-export.
+struct Names {
+  std::string model;
+  std::string lm_head;
+};
+
+Names find_names(const checkpoint::Checkpoint& files) {
+  const std::vector<Names> known = {{"language_model.model.", "language_model.lm_head"},
+                                    {"model.", "lm_head"},
+                                    {"language_model.", "language_model.lm_head"}};
+  const bool wrapped = files.config().value("model_type", "") == "kimi_k25";
+  if (files.is_dummy()) return wrapped ? known[0] : known[1];
+  for (const Names& names : known) {
+    if (files.contains(names.model + "embed_tokens.weight")) return names;
+  }
+  fail("{}: tensor 'language_model.model.embed_tokens.weight' is missing", files.path());
+}
+
+// U_hᵀ: rows [begin, begin + out) of kv_b_proj, transposed to [in, out]. Exact: the encoding is
+// kept when it is bf16, anything else is decoded to float32.
+formats::Weight transpose_rows(const formats::Weight& weight, int64_t begin, int64_t count,
+                               std::vector<Buffer>& memory) {
+  const bool keep_bf16 = weight.format == &formats::kBF16;
+  const DType dtype = keep_bf16 ? DType::kBF16 : DType::kF32;
+  Buffer& buffer = memory.emplace_back(static_cast<size_t>(weight.in * count) * dtype_bytes(dtype));
+  std::vector<float> row(static_cast<size_t>(weight.in));
+  for (int64_t o = 0; o < count; ++o) {
+    weight.format->decode_row(weight, begin + o, row);
+    for (int64_t i = 0; i < weight.in; ++i) {
+      const float value = row[static_cast<size_t>(i)];
+      if (keep_bf16) {
+        buffer.as<bf16>()[i * count + o] = to_bf16(value);
+      } else {
+        buffer.as<float>()[i * count + o] = value;
+      }
+    }
+  }
+  return formats::plain_weight(Tensor(buffer.data(), dtype, {weight.in, count}));
+}
+
+}  // namespace
+
+// ---- attention ----------------------------------------------------------------------------------
+
+Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& prefix) {
+  const int64_t heads = c.num_attention_heads;
+  const int64_t nope = c.qk_nope_head_dim, v = c.v_head_dim;
+  Mla a;
+  a.q_a_proj = Linear::load(loader, prefix + ".q_a_proj", c.q_lora_rank, c.hidden_size);
+  a.q_a_layernorm = RmsNorm::load(loader, prefix + ".q_a_layernorm", c.q_lora_rank, c.rms_norm_eps);
+  a.q_b_proj = Linear::load(loader, prefix + ".q_b_proj", heads * c.qk_head_dim(), c.q_lora_rank);
+  a.kv_a_proj_with_mqa =
+      Linear::load(loader, prefix + ".kv_a_proj_with_mqa", c.latent_width(), c.hidden_size);
+  a.kv_a_layernorm =
+      RmsNorm::load(loader, prefix + ".kv_a_layernorm", c.kv_lora_rank, c.rms_norm_eps);
+  a.o_proj = Linear::load(loader, prefix + ".o_proj", c.hidden_size, heads * v);
+
+  const formats::Weight kv_b =
+      loader.files.weight(prefix + ".kv_b_proj", heads * (nope + v), c.kv_lora_rank);
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t begin = h * (nope + v);
+    const formats::Weight u = transpose_rows(kv_b, begin, nope, a.transposed);
+    const formats::Weight value = weight_rows(kv_b, begin + nope, v);
+    a.absorb.push_back(ops::prepare(loader.ctx, {&u, 1}));
+    a.expand.push_back(ops::prepare(loader.ctx, {&value, 1}));
+  }
+  return a;
+}
+
+Tensor Mla::forward(const Step& s, const ModelConfig& c, std::span<const double> inv_freq,
+                    int64_t layer, Tensor x) const {
+  const int64_t T = x.dim(0), heads = c.num_attention_heads;
+  const int64_t nope = c.qk_nope_head_dim, rope = c.qk_rope_head_dim, latent = c.kv_lora_rank;
+  const auto rotate = [&](Tensor heads_of_rope) {
+    ops::rope(s.ctx, {.x = heads_of_rope,
+                      .positions = s.positions,
+                      .inv_freq = inv_freq,
+                      .magnitude = c.rope.magnitude(),
+                      .style = ops::RopeStyle::kInterleaved});
+  };
+
+  const Tensor c_q = q_a_proj.forward(s, x);  // [T, q_lora]
+  q_a_layernorm.forward_in_place(s, c_q);
+  const Tensor q = q_b_proj.forward(s, c_q).split_last(heads, nope + rope);  // [T, heads, …]
+  const Tensor q_nope = q.columns(0, nope), q_pe = q.columns(nope, rope);
+
+  const Tensor kv = kv_a_proj_with_mqa.forward(s, x);  // [T, latent + rope]
+  kv_a_layernorm.forward_in_place(s, kv.columns(0, latent));
+  rotate(q_pe);
+  rotate(kv.columns(latent, rope).split_last(1, rope));
+  ops::cache_write(
+      s.ctx, {.cache = s.caches[static_cast<size_t>(layer)], .x = kv, .sequences = s.sequences});
+
+  const Tensor q_latent = s.f32({T, heads, latent});
+  ops::head_linear(s.ctx, {.out = q_latent, .x = q_nope, .weights = absorb});
+  const Tensor o_latent = s.f32({T, heads, latent});
+  ops::mla_attention(s.ctx, {.out = o_latent,
+                             .q_latent = q_latent,
+                             .q_rope = q_pe,
+                             .cache = s.caches[static_cast<size_t>(layer)],
+                             .sequences = s.sequences,
+                             .scale = c.softmax_scale()});
+  const Tensor o = s.f32({T, heads, c.v_head_dim});
+  ops::head_linear(s.ctx, {.out = o, .x = o_latent, .weights = expand});
+  return o_proj.forward(s, o.reshape({T, heads * c.v_head_dim}));  // [T, H]
+}
+
+// ---- experts ------------------------------------------------------------------------------------
+
+Moe Moe::load(const Loader& loader, const ModelConfig& c, const std::string& prefix) {
+  Moe m;
+  // The router decides in float32 whatever the experts' format; its activations are never rounded.
+  const Loader plain{loader.ctx, loader.files};
+  m.gate = Linear::load(plain, prefix + ".gate", c.n_routed_experts, c.hidden_size);
+  m.e_score_correction_bias =
+      loader.files.tensor_f32(prefix + ".gate.e_score_correction_bias", {c.n_routed_experts});
+  for (int64_t e = 0; e < c.n_routed_experts; ++e) {
+    Mlp expert = Mlp::load(loader, fmt::format("{}.experts.{}", prefix, e), c.hidden_size,
+                           c.moe_intermediate_size);
+    m.gate_up.push_back(std::move(expert.gate_up.weight));
+    m.down.push_back(std::move(expert.down.weight));
+  }
+  if (c.n_shared_experts > 0) {
+    m.shared_experts = Mlp::load(loader, prefix + ".shared_experts", c.hidden_size,
+                                 c.moe_intermediate_size * c.n_shared_experts);
+  }
+  return m;
+}
+
+Tensor Moe::forward(const Step& s, const ModelConfig& c, int64_t layer, Tensor x) const {
+  const int64_t T = x.dim(0), k = c.num_experts_per_tok;
+  const Tensor logits = gate.forward(s, x);  // [T, E]
+  s.tap("router_logits", layer, logits);
+  const Tensor ids = s.ctx.arena->empty(DType::kI32, {T, k});
+  const Tensor weights = s.f32({T, k});
+  ops::route(s.ctx, {.ids = ids,
+                     .weights = weights,
+                     .logits = logits,
+                     .bias = e_score_correction_bias,
+                     .n_group = static_cast<int32_t>(c.n_group),
+                     .topk_group = static_cast<int32_t>(c.topk_group),
+                     .norm_topk_prob = c.norm_topk_prob,
+                     .routed_scaling_factor = static_cast<float>(c.routed_scaling_factor)});
+  const Tensor out = s.f32({T, c.hidden_size});
+  ops::experts(
+      s.ctx,
+      {.out = out, .x = x, .ids = ids, .weights = weights, .gate_up = gate_up, .down = down});
+  if (shared_experts.has_value()) {
+    ops::add(s.ctx, {.residual = out, .x = shared_experts->forward(s, x)});
+  }
+  return out;  // [T, H]
+}
+
+// ---- model --------------------------------------------------------------------------------------
+
+KimiK25 KimiK25::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelConfig config,
+                      ops::ActivationQuantization activation) {
+  const Loader loader{ctx, files, activation};
+  const Names names = find_names(files);
+  KimiK25 m;
+  m.config_ = std::move(config);
+  const ModelConfig& c = m.config_;
+  m.inv_freq_ = c.rope.inv_freq(c.qk_rope_head_dim);
+  m.embed_tokens_ = files.weight(names.model + "embed_tokens", c.vocab_size, c.hidden_size);
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    const std::string prefix = fmt::format("{}layers.{}.", names.model, i);
+    DecoderLayer layer;
+    layer.input_layernorm =
+        RmsNorm::load(loader, prefix + "input_layernorm", c.hidden_size, c.rms_norm_eps);
+    layer.self_attn = Mla::load(loader, c, prefix + "self_attn");
+    layer.post_attention_layernorm =
+        RmsNorm::load(loader, prefix + "post_attention_layernorm", c.hidden_size, c.rms_norm_eps);
+    if (c.is_moe(i)) {
+      layer.moe = Moe::load(loader, c, prefix + "mlp");
+    } else {
+      layer.mlp = Mlp::load(loader, prefix + "mlp", c.hidden_size, c.intermediate_size);
+    }
+    m.layers_.push_back(std::move(layer));
+  }
+  m.norm_ = RmsNorm::load(loader, names.model + "norm", c.hidden_size, c.rms_norm_eps);
+  const std::string head = c.tie_word_embeddings ? names.model + "embed_tokens" : names.lm_head;
+  m.lm_head_ = Linear::load(loader, head, c.vocab_size, c.hidden_size);
+  m.weight_bytes_ = m.count_weight_bytes();
+  return m;
+}
+
+size_t KimiK25::count_weight_bytes() const {
+  size_t bytes = lm_head_.weight.bytes();
+  const auto add = [&](const ops::PreparedWeight& weight) { bytes += weight.bytes(); };
+  const auto add_mlp = [&](const Mlp& mlp) {
+    add(mlp.gate_up.weight);
+    add(mlp.down.weight);
+  };
+  for (const DecoderLayer& layer : layers_) {
+    const Mla& a = layer.self_attn;
+    for (const Linear* linear : {&a.q_a_proj, &a.q_b_proj, &a.kv_a_proj_with_mqa, &a.o_proj}) {
+      add(linear->weight);
+    }
+    for (const auto& weight : a.absorb) add(weight);
+    for (const auto& weight : a.expand) add(weight);
+    if (layer.mlp.has_value()) add_mlp(*layer.mlp);
+    if (!layer.moe.has_value()) continue;
+    add(layer.moe->gate.weight);
+    for (const auto& weight : layer.moe->gate_up) add(weight);
+    for (const auto& weight : layer.moe->down) add(weight);
+    if (layer.moe->shared_experts.has_value()) add_mlp(*layer.moe->shared_experts);
+  }
+  return bytes;
+}
+
+Tensor KimiK25::forward(const Step& s, std::span<const int32_t> ids,
+                        std::span<const int64_t> aux_layers, Tensor aux) const {
+  const int64_t T = s.num_rows(), H = config_.hidden_size;
+  const auto capture = [&](int64_t layer, Tensor h) {
+    for (size_t i = 0; i < aux_layers.size(); ++i) {
+      if (aux_layers[i] == layer) copy_rows(aux.columns(static_cast<int64_t>(i) * H, H), h);
+    }
+  };
+
+  const Tensor h = s.f32({T, H});  // the residual stream
+  ops::embedding(s.ctx, {.out = h, .table = &embed_tokens_, .ids = ids});
+  s.tap("embedding", -1, h);
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    const ArenaScope scratch(*s.ctx.arena);
+    const DecoderLayer& layer = layers_[static_cast<size_t>(i)];
+    capture(i, h);
+    const Tensor attn_in = layer.input_layernorm.forward(s, h);
+    const Tensor attn_out = layer.self_attn.forward(s, config_, inv_freq_, i, attn_in);
+    s.tap("attention_output", i, attn_out);
+    ops::add(s.ctx, {.residual = h, .x = attn_out});
+    const Tensor ffn_in = layer.post_attention_layernorm.forward(s, h);
+    const Tensor ffn_out = layer.moe.has_value() ? layer.moe->forward(s, config_, i, ffn_in)
+                                                 : layer.mlp->forward(s, ffn_in);
+    s.tap("ffn_output", i, ffn_out);
+    ops::add(s.ctx, {.residual = h, .x = ffn_out});
+    s.tap("layer_output", i, h);
+  }
+  capture(config_.num_hidden_layers, h);
+  return h;
+}
+
+void KimiK25::logits(const Step& s, Tensor hidden, std::span<const int32_t> rows,
+                     Tensor out) const {
+  const ArenaScope scratch(*s.ctx.arena);
+  const Tensor x = s.f32({static_cast<int64_t>(rows.size()), config_.hidden_size});
+  gather_rows(x, hidden, rows);
+  norm_.forward_in_place(s, x);
+  s.tap("final_norm", -1, x);
+  ops::linear(s.ctx, {.out = out, .x = x, .weight = &lm_head_.weight});
+  scale_rows(out, static_cast<float>(config_.logit_scale));
+}
+
+}  // namespace eyrie::model

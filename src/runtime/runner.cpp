@@ -1,0 +1,271 @@
+#include "runtime/runner.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/math.h"
+
+namespace eyrie::runtime {
+namespace {
+
+// Logits of a scored prompt are made in slabs, so that a long prompt of a large vocabulary needs no
+// more memory than a batch of samples.
+constexpr int64_t kScoreSlab = 64;
+
+// Adds the seconds until scope end to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total) : total_(total) {}
+  ~Stopwatch() {
+    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Resizes without giving up the memory of elements that are not needed now.
+template <typename T>
+void resize_keeping(std::vector<T>& items, std::vector<T>& spare, size_t size) {
+  while (items.size() > size) {
+    spare.push_back(std::move(items.back()));
+    items.pop_back();
+  }
+  while (items.size() < size && !spare.empty()) {
+    items.push_back(std::move(spare.back()));
+    spare.pop_back();
+  }
+  items.resize(size);
+}
+
+std::span<const float> row_of(Tensor logits, int64_t row) {
+  const auto width = static_cast<size_t>(logits.dim(1));
+  return {logits.data<float>() + row * logits.stride(0), width};
+}
+
+}  // namespace
+
+struct Runner::Sequence {
+  Sequence(std::span<const TokenId> prompt, const SamplingParams& sampling, int64_t vocab_size)
+      : params(sampling),
+        history(prompt, params, vocab_size),
+        num_prompt_tokens(static_cast<int32_t>(prompt.size())) {}
+
+  SamplingParams params;
+  TokenHistory history;
+  int32_t num_prompt_tokens;
+};
+
+// ---- loading ------------------------------------------------------------------------------------
+
+Runner::Runner(const RunnerConfig& config)
+    : pool_(config.num_threads),
+      ctx_{.table = config.use_reference_ops ? &ops::reference_ops() : &ops::cpu_ops(),
+           .pool = &pool_,
+           .arena = &arena_} {
+  load(config);
+  kv_layout_ = KvLayout::of(target_->config(), draft_config());
+  sampler_.emplace(target_->config().vocab_size);
+  if (draft_.has_value()) drafter_.emplace(*draft_);
+}
+
+Runner::~Runner() = default;
+
+void Runner::load(const RunnerConfig& config) {
+  with_context(fmt::format("model {}", config.model), [&] {
+    const Stopwatch watch(load_report_.target_seconds);
+    target_files_ =
+        checkpoint::Checkpoint::open(config.model, config.hf_overrides, config.load_dummy);
+    target_ =
+        model::KimiK25::load(ctx_, *target_files_,
+                             model::ModelConfig::parse(target_files_->config()), config.activation);
+    load_report_.target_bytes = target_->weight_bytes();
+  });
+  if (config.draft.empty()) return;
+  with_context(fmt::format("draft {}", config.draft), [&] {
+    const Stopwatch watch(load_report_.draft_seconds);
+    draft_files_ = checkpoint::Checkpoint::open(config.draft, {}, config.load_dummy);
+    draft_ =
+        model::Eagle3::load(ctx_, *draft_files_, model::Eagle3Config::parse(draft_files_->config()),
+                            *target_, config.aux_layer_ids, config.activation);
+    load_report_.draft_bytes = draft_->weight_bytes();
+  });
+}
+
+void Runner::allocate_kv(int64_t num_blocks, int32_t block_size) {
+  CHECK(!kv_.has_value(), "the cache is allocated once");
+  kv_.emplace(kv_layout_, num_blocks, block_size);
+}
+
+void Runner::add_sequence(sched::SequenceId seq_id, std::span<const TokenId> prompt,
+                          const SamplingParams& params) {
+  const bool added =
+      sequences_
+          .emplace(seq_id, std::make_unique<Sequence>(prompt, params, target_->config().vocab_size))
+          .second;
+  CHECK(added, "sequence {} exists", seq_id);
+}
+
+void Runner::remove_sequence(sched::SequenceId seq_id) { sequences_.erase(seq_id); }
+
+// ---- a step -------------------------------------------------------------------------------------
+
+void Runner::build_batch(const sched::StepPlan& plan) {
+  batch_.ids.clear();
+  batch_.positions.clear();
+  batch_.sequences.clear();
+  batch_.first_rows.clear();
+  batch_.owners.clear();
+  batch_.params.clear();
+  batch_.logit_rows.clear();
+  for (const sched::StepRow& row : plan.rows) {
+    const auto found = sequences_.find(row.seq_id);
+    CHECK(found != sequences_.end(), "sequence {} is unknown", row.seq_id);
+    CHECK_EQ(static_cast<int32_t>(row.tokens.size()), row.num_tokens);
+    CHECK_LT(row.num_draft_tokens, row.num_tokens);
+    CHECK_GE(static_cast<int64_t>(row.block_table.size()) * kv_->block_size(),
+             row.first_position + row.num_tokens);
+
+    const auto first_row = static_cast<int32_t>(batch_.ids.size());
+    batch_.first_rows.push_back(first_row);
+    batch_.owners.push_back(found->second.get());
+    batch_.params.push_back(&found->second->params);
+    batch_.sequences.push_back({.first_row = first_row,
+                                .num_rows = row.num_tokens,
+                                .first_position = row.first_position,
+                                .block_table = row.block_table.data()});
+    batch_.ids.insert(batch_.ids.end(), row.tokens.begin(), row.tokens.end());
+    for (int32_t i = 0; i < row.num_tokens; ++i) {
+      batch_.positions.push_back(row.first_position + i);
+    }
+    if (!row.samples) continue;
+    for (int32_t i = row.num_tokens - 1 - row.num_draft_tokens; i < row.num_tokens; ++i) {
+      batch_.logit_rows.push_back(first_row + i);
+    }
+  }
+}
+
+model::Step Runner::target_step() {
+  return {.ctx = ctx_,
+          .positions = batch_.positions,
+          .sequences = batch_.sequences,
+          .caches = kv_->target(),
+          .tap_sink = tap_sink_};
+}
+
+const StepOutput& Runner::execute(const sched::StepPlan& plan) {
+  CHECK(kv_.has_value(), "allocate_kv() comes first");
+  arena_.reset();
+  resize_keeping(output_.rows, spare_.rows, plan.rows.size());
+  resize_keeping(output_.extras, spare_.extras, plan.rows.size());
+  build_batch(plan);
+  if (plan.rows.empty()) return output_;
+  ++times_.num_steps;
+
+  Tensor hidden, aux;
+  {
+    const Stopwatch watch(times_.target_seconds);
+    if (draft_.has_value()) {
+      const auto num_rows = static_cast<int64_t>(batch_.ids.size());
+      aux = arena_.f32({num_rows, static_cast<int64_t>(draft_->aux_layers().size()) *
+                                      target_->config().hidden_size});
+    }
+    const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
+    hidden = target_->forward(target_step(), batch_.ids, aux_layers, aux);
+  }
+  sample_rows(plan, hidden);
+  if (drafter_.has_value()) {
+    const Stopwatch watch(times_.draft_seconds);
+    drafter_->propose(ctx_, tap_sink_,
+                      {.plan = plan,
+                       .first_rows = batch_.first_rows,
+                       .params = batch_.params,
+                       .aux = aux,
+                       .kv = *kv_},
+                      *sampler_, output_);
+  }
+  return output_;
+}
+
+void Runner::sample_rows(const sched::StepPlan& plan, Tensor hidden) {
+  const auto num_logits = static_cast<int64_t>(batch_.logit_rows.size());
+  const Tensor logits = arena_.f32({num_logits, target_->config().vocab_size});
+  if (num_logits > 0) {
+    const Stopwatch watch(times_.target_seconds);
+    target_->logits(target_step(), hidden, batch_.logit_rows, logits);
+  }
+  const Stopwatch watch(times_.sample_seconds);
+  int64_t first_logit = 0;
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const sched::StepRow& row = plan.rows[r];
+    sched::RowResult& result = output_.rows[r];
+    RowExtras& extras = output_.extras[r];
+    result.seq_id = row.seq_id;
+    result.sampled.clear();
+    result.proposed.clear();
+    extras.numeric_fault = false;
+    extras.logprobs.clear();
+    extras.prompt_logprobs.clear();
+    if (batch_.params[r]->prompt_logprobs.has_value()) score_prompt(row, r, hidden);
+    if (!row.samples) continue;
+    const int64_t count = row.num_draft_tokens + int64_t{1};
+    sample_row(row, *batch_.owners[r], logits.rows(first_logit, count), result, extras);
+    if (extras.numeric_fault) result.sampled.clear();
+    first_logit += count;
+  }
+}
+
+void Runner::sample_row(const sched::StepRow& row, Sequence& sequence, Tensor logits,
+                        sched::RowResult& result, RowExtras& extras) {
+  const int32_t num_drafts = row.num_draft_tokens;
+  const int32_t num_known = row.first_position + row.num_tokens - num_drafts;
+  CHECK_EQ(sequence.history.num_output_tokens() + sequence.num_prompt_tokens, num_known);
+  const bool wants_logprobs = sequence.params.logprobs.has_value();
+  for (int32_t j = 0; j <= num_drafts; ++j) {
+    Logprobs* out = wants_logprobs ? &extras.logprobs.emplace_back() : nullptr;
+    const TokenId token = sampler_->sample(row_of(logits, j), sequence.params, sequence.history,
+                                           num_known + int64_t{j}, out);
+    if (token == Sampler::kNumericFault) {
+      extras.logprobs.clear();
+      extras.numeric_fault = true;
+      return;
+    }
+    result.sampled.push_back(token);
+    sequence.history.push(token);
+    const bool accepted =
+        j < num_drafts && row.tokens[static_cast<size_t>(row.num_tokens - num_drafts + j)] == token;
+    if (!accepted) return;
+  }
+}
+
+void Runner::score_prompt(const sched::StepRow& row, size_t row_idx, Tensor hidden) {
+  const Sequence& sequence = *batch_.owners[row_idx];
+  RowExtras& extras = output_.extras[row_idx];
+  // The logits at position p speak about token p + 1; the prompt's own tokens are scored.
+  const int32_t end = std::min(row.num_tokens, sequence.num_prompt_tokens - 1 - row.first_position);
+  const ArenaScope scratch(arena_);
+  const Tensor slab = arena_.f32({kScoreSlab, target_->config().vocab_size});
+  for (int32_t begin = 0; begin < end; begin += static_cast<int32_t>(kScoreSlab)) {
+    const auto count = std::min<int32_t>(end - begin, static_cast<int32_t>(kScoreSlab));
+    batch_.scored_rows.clear();
+    for (int32_t i = 0; i < count; ++i) {
+      batch_.scored_rows.push_back(batch_.first_rows[row_idx] + begin + i);
+    }
+    const Tensor logits = slab.rows(0, count);
+    target_->logits(target_step(), hidden, batch_.scored_rows, logits);
+    for (int32_t i = begin; i < begin + count; ++i) {
+      const TokenId token =
+          i + 1 < row.num_tokens ? row.tokens[static_cast<size_t>(i) + 1] : row.next_token;
+      const bool finite =
+          sampler_->logprobs_of(row_of(logits, i - begin), token, *sequence.params.prompt_logprobs,
+                                &extras.prompt_logprobs.emplace_back());
+      extras.numeric_fault |= !finite;
+    }
+  }
+}
+
+}  // namespace eyrie::runtime
