@@ -1,52 +1,46 @@
 // A checkpoint folder: config.json, the shard index and memory-mapped safetensors, presented as
 // named tensors and, for linear layers, as Weights in the encoding their own files say (the
 // tensor's dtype and its sibling scales decide; quantization_config is checked against it and a
-// contradiction is one warning naming both). Knows files and names, no model.
+// contradiction is one warning naming both). Knows files and names, no model. A draft is its own
+// Checkpoint with its own config: nothing of the target's quantization reaches it.
+//
+// Loading happens on one thread. Everything given out stays valid as long as the Checkpoint lives
+// (moving it is fine).
 #pragma once
 
+#include <initializer_list>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "checkpoint/quant_config.h"
+#include "checkpoint/safetensors.h"
 #include "formats/weight.h"
 #include "tensor/tensor.h"
 
 namespace eyrie::checkpoint {
 
-// One safetensors file: header validated completely (length, JSON, dtype, shape, offsets in range,
-// no overlap, no duplicate name) before any tensor is given out.
-class SafetensorsFile {
- public:
-  explicit SafetensorsFile(const std::string& path);
-  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  const std::string& path() const { return file_.path(); }
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
-
- private:
-  MappedFile file_;
-  std::map<std::string, Tensor> tensors_;
-  std::map<std::string, std::string> metadata_;
-};
-
 class Checkpoint {
  public:
   // Opens a folder with config.json and model.safetensors or model.safetensors.index.json (+
   // shards). hf_overrides is merged into config (RFC 7396), as vLLM's --hf-overrides. With
-  // load_dummy the folder needs only config.json and tensors are made up (deterministic, from the
-  // tensor's name).
+  // load_dummy the folder needs only config.json and tensors are made up (checkpoint/dummy.h), in
+  // the encoding quantization_config claims.
   static Checkpoint open(const std::string& path, const nlohmann::json& hf_overrides = {},
                          bool load_dummy = false);
 
   const std::string& path() const { return path_; }
   const nlohmann::json& config() const { return config_; }
+  const QuantConfig& quant_config() const { return quant_config_; }
   bool is_dummy() const { return dummy_; }
 
-  bool contains(const std::string& name) const;
-  std::vector<std::string> names() const;
+  // What the files hold. A dummy has nothing (false, none), so optional tensors count as absent.
+  bool contains(const std::string& name) const { return find(name) != nullptr; }
+  const Tensor* find(const std::string& name) const;  // nullptr when absent
+  std::vector<std::string> names() const;             // sorted
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  // Bytes of all tensors; for a dummy, of those made so far.
   size_t total_bytes() const;
 
   // The tensor, checked against the shape the model expects; Error names file, tensor, both shapes.
@@ -54,19 +48,39 @@ class Checkpoint {
   // F32 copy of a small tensor (norms, biases), whatever its float dtype.
   Tensor tensor_f32(const std::string& name, std::initializer_list<int64_t> shape);
   // `prefix`.weight with its scales as a linear layer's weight [out, in], any known encoding.
+  // Scales always come as [out, scale_columns].
   formats::Weight weight(const std::string& prefix, int64_t out, int64_t in);
+  // The same with the shape the file has.
+  formats::Weight stored_weight(const std::string& prefix);
 
  private:
+  void open_files();
+  void open_shards(const std::string& index_path);
+  void add_file(const std::string& path);
+  void warn_of_contradictions() const;
+
+  const std::string& file_of(const std::string& name) const;
+  Tensor require(const std::string& name);        // aligned; Error when absent
+  Tensor aligned(const Tensor& tensor);           // a copy when the file has it misaligned
+  Tensor converted_to_f32(const Tensor& tensor);  // float dtypes only
+  std::byte* allocate(size_t bytes);
+
+  struct Linear;  // what the siblings of one layer say (weights.cpp)
+  Linear inspect_linear(const std::string& prefix);
+  Tensor scales_of(const Linear& linear, int64_t out, int64_t in);
+  formats::Weight dummy_weight(const std::string& prefix, int64_t out, int64_t in);
+
   std::string path_;
   nlohmann::json config_;
+  QuantConfig quant_config_;
   bool dummy_ = false;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::pair<size_t, Tensor>> index_;  // name → (file, tensor)
-  std::vector<std::unique_ptr<Buffer>> owned_;              // converted or dummy tensors
+  std::vector<Buffer> owned_;                               // converted or dummy tensors
 };
 
 // Model id or path → folder: an existing directory, or an id found in the local hub cache
-// (HF_HOME, HF_HUB_CACHE, ~/.cache/huggingface/hub/models--org--name/snapshots/<ref main>).
+// (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub: models--org--name/snapshots/<ref main>).
 // Error says how to get it.
 std::string resolve_model_path(const std::string& model);
 

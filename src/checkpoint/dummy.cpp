@@ -1,0 +1,41 @@
+#include "checkpoint/dummy.h"
+
+namespace eyrie::checkpoint {
+namespace {
+
+// splitmix64: eight well-mixed bytes a step, so making gigabytes takes seconds.
+uint64_t next_word(uint64_t* state) {
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+uint64_t fnv1a(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// Sum of four uniform bytes: near enough to a normal for a load test. Mean 510, variance
+// 4·(256² − 1)/12.
+float bell(uint32_t word) {
+  constexpr float kScale = kDummyStddev / 147.801f;
+  const uint32_t sum = (word & 255u) + ((word >> 8) & 255u) + ((word >> 16) & 255u) + (word >> 24);
+  return (static_cast<float>(sum) - 510.0f) * kScale;
+}
+
+}  // namespace
+
+void dummy_row(std::string_view name, int64_t row, std::span<float> out) {
+  uint64_t state = fnv1a(name) + static_cast<uint64_t>(row) * 0xd1342543de82ef95u;
+  for (size_t i = 0; i < out.size(); i += 2) {
+    const uint64_t word = next_word(&state);
+    out[i] = bell(static_cast<uint32_t>(word));
+    if (i + 1 < out.size()) out[i + 1] = bell(static_cast<uint32_t>(word >> 32));
+  }
+}
+
+float dummy_constant(std::string_view name) { return name.ends_with("bias") ? 0.0f : 1.0f; }
+
+}  // namespace eyrie::checkpoint
