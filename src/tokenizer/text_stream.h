@@ -3,6 +3,7 @@
 // one thread at a time; it borrows the Tokenizer. Sizes are bytes of UTF-8.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,7 +30,8 @@ class StreamingDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  bool pending_is_prompts_ = false;
+  std::string prompt_tail_;      // a character begun by the prompt, and what the answer added to it
+  size_t num_prompt_bytes_ = 0;  // of prompt_tail_
   Utf8Stream utf8_;
 };
 
@@ -50,7 +52,7 @@ class StopStringMatcher {
   size_t certain() const { return base_ + tail_.size() - held_; }
   const std::vector<std::string>& stops() const { return stops_; }
 
-  // Forgets the text seen so far: no match may begin in it (min_tokens not reached).
+  // Text in which no match may begin (min_tokens not reached), nor in the text before it.
   void skip(std::string_view text);
 
  private:
@@ -61,7 +63,7 @@ class StopStringMatcher {
   size_t held_ = 0;   // bytes at the end of tail_ that may begin a stop string
 };
 
-// One token's share of the visible text. Sum of sizes before it = its text offset.
+// One token's share of the visible text; the sum of the sizes before it is its text offset.
 struct TextPiece {
   TokenId token = -1;
   std::string text;
@@ -84,7 +86,8 @@ class TextStream {
   // here, nothing more may be pushed and finish() adds nothing. check_stop false while min_tokens
   // is not reached.
   bool push(TokenId token, std::vector<TextPiece>& out, bool check_stop = true);
-  // The answer ended without a stop string: what was held back comes out.
+  // The answer ended without a stop string: what was held back comes out. Bytes of a character that
+  // was never completed come as one more piece, of token -1.
   void finish(std::vector<TextPiece>& out);
 
   // The stop string that ended the answer.
@@ -92,13 +95,13 @@ class TextStream {
 
  private:
   void release(size_t certain, std::vector<TextPiece>& out);
+  void release_cut(size_t end, std::vector<TextPiece>& out);
 
   TextStreamOptions options_;
   StreamingDetokenizer detokenizer_;
   StopStringMatcher matcher_;
-  std::vector<TextPiece> waiting_;
+  std::deque<TextPiece> waiting_;
   size_t waiting_begin_ = 0;  // text offset of waiting_'s first piece
-  size_t seen_ = 0;           // bytes given to the matcher
   int matched_stop_idx_ = -1;
 };
 
