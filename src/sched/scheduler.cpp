@@ -114,11 +114,12 @@ const StepPlan& Scheduler::schedule() {
   plan_.num_tokens = 0;
   slices_.clear();
   budget_ = config_.max_num_batched_tokens;
+  took_back_ = false;
 
   schedule_running();
-  for (Slice& slice : slices_) size_drafts(slice);
   // After a preemption there are no blocks to give away.
   if (plan_.preempted.empty()) schedule_waiting();
+  for (Slice& slice : slices_) size_drafts(slice);
 
   plan_.step = num_steps_;
   for (const Slice& slice : slices_) {
@@ -135,7 +136,6 @@ const StepPlan& Scheduler::schedule() {
 // Gives every running sequence its known tokens, and blocks for them at any price. Drafts only get
 // a share of the budget here; whether blocks are left for them is known when all have been served.
 void Scheduler::schedule_running() {
-  bool took_back = false;
   for (size_t idx = 0; idx < running_.size() && budget_ > 0; ++idx) {
     Sequence& sequence = *running_[idx];
     Slice slice{.sequence = &sequence, .num_known = chunk_size(sequence)};
@@ -143,10 +143,7 @@ void Scheduler::schedule_running() {
     slice.samples = num_reached == sequence.num_tokens();
     const int32_t num_blocks = blocks_for(num_reached, config_.block_size);
     while (!pool_.grow(sequence.blocks, num_blocks)) {
-      if (!std::exchange(took_back, true)) {
-        take_back_draft_blocks();
-        continue;
-      }
+      if (take_back_draft_blocks()) continue;
       const bool was_itself = running_.back() == &sequence;
       preempt_last();
       if (was_itself) return;  // it was the last, so all others have been served
@@ -168,13 +165,15 @@ void Scheduler::schedule_waiting() {
   while (!waiting_.empty() && budget_ > 0 &&
          static_cast<int32_t>(running_.size()) < config_.max_num_seqs) {
     Sequence& sequence = *waiting_.back();
-    if (!admit(sequence)) return;  // nobody overtakes the first in the queue
+    if (!admit(sequence)) {
+      if (take_back_draft_blocks()) continue;
+      return;  // nobody overtakes the first in the queue
+    }
     waiting_.pop_back();
     enqueue_running(sequence);
     Slice slice{.sequence = &sequence, .num_known = chunk_size(sequence)};
     slice.samples = sequence.num_computed_tokens + slice.num_known == sequence.num_tokens();
     budget_ -= slice.num_known;
-    size_drafts(slice);
     slices_.push_back(slice);
   }
 }
@@ -218,12 +217,15 @@ int32_t Scheduler::chunk_size(const Sequence& sequence) const {
   return threshold > 0 ? std::min(wanted, threshold) : wanted;
 }
 
-// Blocks beyond a sequence's known tokens were only for drafts.
-void Scheduler::take_back_draft_blocks() {
+// Blocks beyond a sequence's known tokens were only for drafts, and nothing in them is needed: the
+// draft writes its entries anew. Once a step, before drafts are sized; false when already done.
+bool Scheduler::take_back_draft_blocks() {
+  if (std::exchange(took_back_, true)) return false;
   for (Sequence* sequence : running_) {
     sequence->blocks.truncate(
         std::min(sequence->blocks.size(), blocks_for(sequence->num_tokens(), config_.block_size)));
   }
+  return true;
 }
 
 void Scheduler::preempt_last() {
@@ -251,11 +253,9 @@ void Scheduler::size_drafts(Slice& slice) {
   Sequence& sequence = *slice.sequence;
   const int32_t num_tokens = sequence.num_tokens();
   const int32_t num_slots = (sequence.blocks.size() + pool_.num_available()) * config_.block_size;
-  const int32_t num_drafts = std::min(slice.num_drafts, num_slots - num_tokens);
-  budget_ += slice.num_drafts - num_drafts;
-  slice.num_drafts = num_drafts;
+  slice.num_drafts = std::min(slice.num_drafts, num_slots - num_tokens);
 
-  const int32_t num_verified = num_tokens + num_drafts;
+  const int32_t num_verified = num_tokens + slice.num_drafts;
   int32_t num_propose = std::min(draft_limit_, sequence.num_remaining(config_.max_model_len) - 2);
   int32_t num_lookahead = 0;
   if (config_.draft_keeps_kv) {
@@ -287,7 +287,8 @@ void Scheduler::fill_row(const Slice& slice, StepRow& row) const {
 
 const std::vector<SequenceEvent>& Scheduler::update(const StepPlan& plan,
                                                     std::span<const RowResult> results) {
-  CHECK(in_flight_ && plan.step == plan_.step, "step {} is not the one in flight", plan.step);
+  CHECK(in_flight_ == !plan.empty() && plan.step == plan_.step, "step {} is not the one in flight",
+        plan.step);
   CHECK_EQ(results.size(), plan.rows.size());
   in_flight_ = false;
   recycle(events_, spare_events_);

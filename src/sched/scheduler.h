@@ -85,7 +85,7 @@ class Scheduler {
   bool finish(SequenceId seq_id) { return drop(seq_id); }
 
   // The next step. A plan with rows must be answered by update() before the next schedule(); an
-  // empty one must not. The reference is good until the next schedule().
+  // empty one need not. The reference is good until the next schedule().
   const StepPlan& schedule();
 
   // results[i] answers plan.rows[i]. The reference is good until the next update().
@@ -122,7 +122,7 @@ class Scheduler {
   int32_t chunk_size(const Sequence& sequence) const;
   bool ensure_slots(Sequence& sequence, int32_t num_slots);
   void preempt_last();
-  void take_back_draft_blocks();
+  bool take_back_draft_blocks();
   void size_drafts(Slice& slice);
   void fill_row(const Slice& slice, StepRow& row) const;
 
@@ -150,6 +150,7 @@ class Scheduler {
 
   // Of the step being planned; kept as members so that their memory is reused.
   int32_t budget_ = 0;
+  bool took_back_ = false;
   std::vector<Slice> slices_;
   std::vector<kv::BlockId> found_blocks_;
   StepPlan plan_;
