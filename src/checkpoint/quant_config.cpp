@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <utility>
 
 #include "base/error.h"
 
@@ -12,11 +13,16 @@ namespace {
 
 using nlohmann::json;
 
-std::string_view strip_wrapper(std::string_view name) {
+// The name, and what is left of it without the wrapper's prefixes: producers name modules from any
+// of the three levels.
+std::vector<std::string> spellings_of(std::string_view name) {
+  std::vector<std::string> spellings = {std::string(name)};
   for (const std::string_view prefix : {"language_model.", "model."}) {
-    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+    if (!name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    spellings.emplace_back(name);
   }
-  return name;
+  return spellings;
 }
 
 std::string string_at(const json& object, const char* key) {
@@ -82,17 +88,14 @@ ModuleList::ModuleList(const std::vector<std::string>& patterns) : patterns_(pat
     } else if (pattern.find_first_of("*?[") != std::string::npos) {
       globs_.push_back(pattern);
     } else {
-      plain_.insert(pattern);
-      plain_.insert(std::string(strip_wrapper(pattern)));
+      for (std::string& spelling : spellings_of(pattern)) plain_.insert(std::move(spelling));
     }
   }
 }
 
 bool ModuleList::matches(std::string_view module) const {
   if (patterns_.empty()) return false;
-  const std::string full(module);
-  const std::string bare(strip_wrapper(module));
-  for (const std::string& name : {full, bare}) {
+  for (const std::string& name : spellings_of(module)) {
     if (plain_.contains(name)) return true;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
       if (plain_.contains(name.substr(0, dot)) || plain_.contains(name.substr(dot + 1))) {
