@@ -25,7 +25,7 @@ struct Yarn {
 
 struct RopeConfig {
   double theta = 10000;
-  std::optional<Yarn> yarn;
+  std::optional<Yarn> yarn = std::nullopt;
 
   std::vector<double> inv_freq(int64_t dim) const;  // [dim / 2]
   float magnitude() const;                          // factor of cos and sin

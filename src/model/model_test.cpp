@@ -1,0 +1,292 @@
+// Both models against the oracle (testing_oracle.h) on tiny random checkpoints, whole and in
+// pieces.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/eagle3.h"
+#include "model/kimi_k25.h"
+#include "model/testing.h"
+#include "model/testing_oracle.h"
+#include "ops/op_table.h"
+
+namespace eyrie::model {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Rows;
+using testing::TinyCheckpoint;
+
+constexpr int32_t kBlockSize = 16;
+constexpr int32_t kNumBlocks = 8;
+// float32 sums against double ones; a wrong formula is off by 1e-1.
+constexpr double kTolerance = 1e-4;
+
+std::vector<double> row_of(Tensor x, int64_t row) {
+  const float* begin = x.data<float>() + row * x.stride(0);
+  return {begin, begin + x.dim(1)};
+}
+
+// A bf16 cache full of NaN: what is read before it was written shows.
+struct Cache {
+  explicit Cache(int64_t width) : memory(kNumBlocks * kBlockSize * static_cast<size_t>(width) * 2) {
+    std::fill(memory.data(), memory.data() + memory.bytes(), std::byte{0xff});
+    view = {.data = Tensor(memory.data(), DType::kBF16, {kNumBlocks * kBlockSize, width}),
+            .block_size = kBlockSize};
+  }
+  Buffer memory;
+  ops::CacheView view;
+};
+
+// One sequence whose tokens are computed in pieces, on blocks in a scrambled order.
+struct Harness {
+  explicit Harness(const ops::OpTable& table, const TinyCheckpoint& tiny = testing::tiny_target())
+      : ctx{&table, &pool, &arena} {
+    tiny.write(folder.path());
+    files = checkpoint::Checkpoint::open(folder.path());
+    target = KimiK25::load(ctx, *files, ModelConfig::parse(files->config()));
+    for (int64_t i = 0; i < target->config().num_hidden_layers; ++i) {
+      caches.emplace_back(target->config().latent_width());
+      views.push_back(caches.back().view);
+    }
+  }
+
+  Step step(int32_t first_position, int32_t num_rows, std::span<const ops::CacheView> of) {
+    positions.clear();
+    for (int32_t i = 0; i < num_rows; ++i) positions.push_back(first_position + i);
+    sequences = {{.first_row = 0,
+                  .num_rows = num_rows,
+                  .first_position = first_position,
+                  .block_table = block_table.data()}};
+    return {.ctx = ctx, .positions = positions, .sequences = sequences, .caches = of};
+  }
+
+  // Runs ids in pieces; logits and aux states of every position.
+  struct Output {
+    Rows logits;
+    Rows aux;
+  };
+  Output run(const std::vector<int32_t>& ids, int32_t piece, std::vector<int64_t> aux_layers = {}) {
+    Output output;
+    for (int32_t begin = 0; begin < static_cast<int32_t>(ids.size()); begin += piece) {
+      arena.reset();
+      const int32_t count = std::min(piece, static_cast<int32_t>(ids.size()) - begin);
+      const Step s = step(begin, count, views);
+      const int64_t width = target->config().hidden_size * static_cast<int64_t>(aux_layers.size());
+      const Tensor aux = arena.f32({count, width});
+      const Tensor hidden = target->forward(
+          s, std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+          aux_layers, aux);
+      std::vector<int32_t> rows(static_cast<size_t>(count));
+      for (int32_t i = 0; i < count; ++i) rows[static_cast<size_t>(i)] = i;
+      const Tensor logits = arena.f32({count, target->config().vocab_size});
+      target->logits(s, hidden, rows, logits);
+      for (int32_t i = 0; i < count; ++i) {
+        output.logits.push_back(row_of(logits, i));
+        output.aux.push_back(row_of(aux, i));
+      }
+    }
+    return output;
+  }
+
+  ThreadPool pool{2};
+  Arena arena;
+  ops::Ctx ctx;
+  testing::TempFolder folder;
+  std::optional<checkpoint::Checkpoint> files;
+  std::optional<KimiK25> target;
+  std::vector<Cache> caches;
+  std::vector<ops::CacheView> views;
+  std::vector<int32_t> block_table = {5, 2, 7, 0};
+  std::vector<int32_t> positions;
+  std::vector<ops::SequenceRows> sequences;
+};
+
+std::vector<int32_t> some_tokens(int count) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i) ids.push_back((i * i * 7 + i * 13 + 5) % 128);
+  return ids;
+}
+
+class ModelTest : public ::testing::TestWithParam<const ops::OpTable*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, ModelTest,
+                         ::testing::Values(&ops::reference_ops(), &ops::cpu_ops()),
+                         [](const auto& instance) { return std::string(instance.param->name); });
+
+TEST_P(ModelTest, LogitsAndStatesMatchTheOracle) {
+  const TinyCheckpoint tiny = testing::tiny_target();
+  Harness harness(*GetParam(), tiny);
+  const std::vector<int32_t> ids = some_tokens(37);
+  const auto expected = testing::oracle_target(tiny, harness.target->config(), ids);
+  const auto actual = harness.run(ids, 64, {0, 2, 4});
+  for (size_t t = 0; t < ids.size(); ++t) {
+    EXPECT_LT(testing::relative_error(actual.logits[t], expected.logits[t]), kTolerance) << t;
+    for (size_t k = 0; k < 3; ++k) {
+      const auto begin = actual.aux[t].begin() + static_cast<int64_t>(k) * 64;
+      EXPECT_LT(testing::relative_error({begin, begin + 64}, expected.layer_inputs[2 * k][t]),
+                kTolerance);
+    }
+  }
+}
+
+TEST_P(ModelTest, FlatCheckpointGivesTheSame) {
+  Harness wrapped(*GetParam(), testing::tiny_target());
+  Harness flat(*GetParam(), testing::tiny_target({.wrapped = false}));
+  const std::vector<int32_t> ids = some_tokens(20);
+  EXPECT_EQ(wrapped.run(ids, 32).logits, flat.run(ids, 32).logits);
+}
+
+TEST_P(ModelTest, AnyCutIntoPiecesGivesTheSameBits) {
+  Harness harness(*GetParam());
+  const std::vector<int32_t> ids = some_tokens(50);
+  const Rows whole = harness.run(ids, 50).logits;
+  for (const int32_t piece : {1, 7, 16, 33}) {
+    EXPECT_EQ(harness.run(ids, piece).logits, whole) << "pieces of " << piece;
+  }
+}
+
+TEST_P(ModelTest, LogitsOnlyForTheRowsAsked) {
+  Harness harness(*GetParam());
+  const std::vector<int32_t> ids = some_tokens(9);
+  const Rows all = harness.run(ids, 9).logits;
+  harness.arena.reset();
+  const Step s = harness.step(0, 9, harness.views);
+  const Tensor hidden = harness.target->forward(s, ids);
+  const Tensor some = harness.arena.f32({2, 128});
+  harness.target->logits(s, hidden, std::vector<int32_t>{8, 3}, some);
+  EXPECT_EQ(row_of(some, 0), all[8]);
+  EXPECT_EQ(row_of(some, 1), all[3]);
+}
+
+TEST(KimiK25Test, TensorsThatDoNotFitAreNamed) {
+  const auto error_of = [](auto&& change) {
+    TinyCheckpoint tiny = testing::tiny_target();
+    change(tiny);
+    try {
+      Harness harness(ops::reference_ops(), tiny);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string q_a = "language_model.model.layers.2.self_attn.q_a_proj.weight";
+  EXPECT_THAT(error_of([&](TinyCheckpoint& t) { t.tensors.erase(q_a); }), HasSubstr(q_a));
+  EXPECT_THAT(error_of([&](TinyCheckpoint& t) {
+                t.tensors[q_a].shape = {64, 48};
+              }),
+              AllOf(HasSubstr(q_a), HasSubstr("[64, 48]")));
+  EXPECT_THAT(error_of([&](TinyCheckpoint& t) {
+                std::erase_if(t.tensors, [](const auto& entry) {
+                  return entry.first.find("embed_tokens") != std::string::npos;
+                });
+              }),
+              HasSubstr("embed_tokens.weight' is missing"));
+}
+
+// ---- draft --------------------------------------------------------------------------------------
+
+struct DraftHarness : Harness {
+  DraftHarness(const ops::OpTable& table, const TinyCheckpoint& tiny,
+               const TinyCheckpoint& tiny_draft)
+      : Harness(table, tiny) {
+    tiny_draft.write(draft_folder.path());
+    draft_files = checkpoint::Checkpoint::open(draft_folder.path());
+    draft = Eagle3::load(ctx, *draft_files, Eagle3Config::parse(draft_files->config()), *target);
+    const Eagle3Config& c = draft->config();
+    for (int i = 0; i < 2; ++i) {
+      draft_caches.emplace_back(c.num_key_value_heads * c.head_dim);
+      draft_views.push_back(draft_caches.back().view);
+    }
+  }
+
+  // Entries with given states in one forward, then a chain of single ones.
+  Rows run_draft(const Rows& aux, const std::vector<int32_t>& next_ids) {
+    Rows logits;
+    arena.reset();
+    const auto num_fused = static_cast<int32_t>(aux.size());
+    const Tensor states = arena.f32({num_fused, static_cast<int64_t>(aux[0].size())});
+    for (size_t t = 0; t < aux.size(); ++t) {
+      std::copy(aux[t].begin(), aux[t].end(), states.data<float>() + t * aux[0].size());
+    }
+    Step s = step(0, num_fused, draft_views);
+    std::vector<int32_t> rows(aux.size());
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
+    Tensor y = draft->forward(s, std::span(next_ids).first(aux.size()), draft->fuse(s, states));
+    Eagle3::Guess guess = draft->guess(s, y, rows);
+    for (int32_t i = 0; i < num_fused; ++i) logits.push_back(row_of(guess.logits, i));
+    Tensor feature = guess.feature.rows(num_fused - 1, 1);
+    for (size_t t = aux.size(); t < next_ids.size(); ++t) {
+      s = step(static_cast<int32_t>(t), 1, draft_views);
+      y = draft->forward(s, std::span(next_ids).subspan(t, 1), feature);
+      guess = draft->guess(s, y, std::vector<int32_t>{0});
+      logits.push_back(row_of(guess.logits, 0));
+      feature = guess.feature;
+    }
+    return logits;
+  }
+
+  testing::TempFolder draft_folder;
+  std::optional<checkpoint::Checkpoint> draft_files;
+  std::optional<Eagle3> draft;
+  std::vector<Cache> draft_caches;
+  std::vector<ops::CacheView> draft_views;
+};
+
+struct Variant {
+  const char* name;
+  testing::TinyDraftOptions options;
+};
+
+class DraftTest : public ::testing::TestWithParam<Variant> {};
+INSTANTIATE_TEST_SUITE_P(
+    Variants, DraftTest,
+    ::testing::Values(Variant{"plain", {}}, Variant{"layers0_names", {.midlayer_names = false}},
+                      Variant{"own_vocabulary", {.draft_vocab_size = 64}},
+                      Variant{"grouped_queries", {.num_kv_heads = 2}},
+                      Variant{"norm_before_residual", {.extra = {{"norm_before_residual", true}}}},
+                      Variant{"norm_before_fc", {.extra = {{"norm_before_fc", true}}}},
+                      Variant{"eagle31", {.extra = {{"fc_norm", true}, {"norm_output", true}}}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_P(DraftTest, LogitsMatchTheOracleFusedAndChained) {
+  const TinyCheckpoint tiny = testing::tiny_target();
+  const TinyCheckpoint tiny_draft = testing::tiny_draft(tiny, GetParam().options);
+  DraftHarness harness(ops::cpu_ops(), tiny, tiny_draft);
+  const std::vector<int32_t> ids = some_tokens(26);
+  const auto aux_layers = harness.draft->aux_layers();
+  ASSERT_EQ((std::vector<int64_t>(aux_layers.begin(), aux_layers.end())),
+            (std::vector<int64_t>{1, 2, 3}));
+  const Rows aux = harness.run(ids, 64, {1, 2, 3}).aux;
+  std::vector<int32_t> next_ids(ids.begin() + 1, ids.end());
+  for (const int32_t id : {3, 77, 20, 9, 127, 0}) next_ids.push_back(id);
+  const Rows expected =
+      testing::oracle_draft(tiny_draft, tiny, harness.draft->config(), aux, next_ids).logits;
+  const Rows actual = harness.run_draft(aux, next_ids);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t t = 0; t < expected.size(); ++t) {
+    EXPECT_LT(testing::relative_error(actual[t], expected[t]), kTolerance) << t;
+  }
+}
+
+TEST(Eagle3Test, OwnVocabularyMapsToTargetIds) {
+  const TinyCheckpoint tiny = testing::tiny_target();
+  DraftHarness harness(ops::reference_ops(), tiny,
+                       testing::tiny_draft(tiny, {.draft_vocab_size = 64}));
+  ASSERT_EQ(harness.draft->d2t().size(), 64u);
+  EXPECT_EQ(harness.draft->d2t()[63], 126);
+}
+
+TEST(Eagle3Test, AVocabularyMapOutOfOrderIsRefused) {
+  const TinyCheckpoint tiny = testing::tiny_target();
+  TinyCheckpoint tiny_draft = testing::tiny_draft(tiny, {.draft_vocab_size = 64});
+  tiny_draft.tensors["d2t"].values[5] = 0;
+  try {
+    DraftHarness harness(ops::reference_ops(), tiny, tiny_draft);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'d2t' maps draft token 5 to 5"));
+  }
+}
+
+}  // namespace
+}  // namespace eyrie::model
