@@ -31,10 +31,10 @@ enum class FlagKind {
 struct FlagSpec {
   std::string_view name;  // "max-model-len", without dashes
   FlagKind kind = FlagKind::kString;
-  std::string_view alias;  // "tp" for -tp; empty = none
-  std::string_view help;
+  std::string_view alias = {};  // "tp" for -tp; empty = none
+  std::string_view help = {};
   // Non-empty: vLLM knows the flag and this program does not act on it; the log says this, once.
-  std::string_view explained;
+  std::string_view explained = {};
 };
 
 class ParsedFlags {

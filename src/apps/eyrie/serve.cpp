@@ -1,0 +1,195 @@
+// eyrie serve MODEL [flags]: binds the port, loads, plans the KV cache, prints where the time went,
+// serves until SIGTERM, drains.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+#include "apps/eyrie/commands.h"
+#include "apps/eyrie/serve_config.h"
+#include "apps/eyrie/serve_flags.h"
+#include "base/error.h"
+#include "base/human.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "chat/template.h"
+#include "engine/engine.h"
+#include "server/listener.h"
+#include "server/server.h"
+#include "tokenizer/tokenizer.h"
+
+namespace eyrie::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Where start-up time went: a line a phase, and their sum.
+class Ledger {
+ public:
+  void close_phase(const std::string& name, const std::string& what) {
+    const auto now = Clock::now();
+    line(name, now - phase_start_, what);
+    phase_start_ = now;
+  }
+  void ready(const std::string& what) const { line("ready", Clock::now() - start_, what); }
+
+ private:
+  static void line(const std::string& name, Clock::duration took, const std::string& what) {
+    const double seconds = std::chrono::duration<double>(took).count();
+    log::info("{:<8} {:>9}  {}", name, human_seconds(seconds), what);
+  }
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point phase_start_ = start_;
+};
+
+// Signals are taken by sigwait on the main thread only; the mask is inherited by every thread.
+sigset_t block_stop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+std::string weights_line(const char* what, size_t bytes, double seconds) {
+  return fmt::format("{} {} at {}/s", what, human_bytes(static_cast<double>(bytes)),
+                     human_bytes(static_cast<double>(bytes) / std::max(seconds, 1e-9)));
+}
+
+// Scratch of the largest step: a generous count of float32 values a token (residual, projections,
+// expert slots, captured states).
+int64_t workspace_bytes(const model::ModelConfig& model, int64_t tokens) {
+  const int64_t values = 24 * model.hidden_size +
+                         4 * model.num_attention_heads * model.kv_lora_rank +
+                         4 * model.num_experts_per_tok * model.hidden_size;
+  return tokens * values * static_cast<int64_t>(sizeof(float));
+}
+
+KvPlan plan_cache(const ServeConfig& config, const runtime::Runner& runner) {
+  KvDemand demand = config.kv;
+  demand.memory_bytes = usable_memory_bytes();
+  demand.weights_bytes =
+      static_cast<int64_t>(runner.load_report().target_bytes + runner.load_report().draft_bytes);
+  demand.workspace_bytes = workspace_bytes(runner.model_config(), config.max_num_batched_tokens);
+  demand.bytes_per_token = runner.kv_bytes_per_token();
+  demand.model_max_len = runner.model_config().max_position_embeddings;
+  return plan_kv(demand);
+}
+
+engine::EngineConfig engine_config(const ServeConfig& config, const KvPlan& plan) {
+  engine::EngineConfig out;
+  out.scheduler = {.max_num_seqs = config.max_num_seqs,
+                   .max_num_batched_tokens = config.max_num_batched_tokens,
+                   .max_model_len = static_cast<int32_t>(plan.max_model_len),
+                   .block_size = static_cast<int32_t>(plan.block_size),
+                   .num_blocks = static_cast<int32_t>(plan.num_blocks),
+                   .enable_prefix_caching = config.enable_prefix_caching,
+                   .num_speculative_tokens =
+                       config.speculative ? config.speculative->num_speculative_tokens : 0};
+  out.seed = config.seed;
+  if (!config.log_stats) out.log_interval = std::chrono::seconds(0);
+  return out;
+}
+
+server::ServerConfig server_config(const ServeConfig& config, const KvPlan& plan,
+                                   const model::ModelConfig& model) {
+  server::ServerConfig out = config.server;
+  out.max_model_len = static_cast<int32_t>(plan.max_model_len);
+  out.vocab_size = static_cast<int32_t>(model.vocab_size);
+  out.defaults = sampling_defaults(config);
+  out.cache_config_labels = {
+      {"block_size", fmt::format("{}", plan.block_size)},
+      {"num_gpu_blocks", fmt::format("{}", plan.num_blocks)},
+      {"cache_dtype", "bfloat16"},
+      {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"}};
+  return out;
+}
+
+void serve_until_signal(const ServeConfig& config, server::Server& server, engine::Engine& engine,
+                        const sigset_t& signals) {
+  int signal = 0;
+  sigwait(&signals, &signal);
+  if (engine.dead()) return;
+  log::info("signal {}: no new requests; {} running sequences have {} s to finish", signal,
+            engine.num_live_sequences(), config.shutdown_seconds);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second signal ends the process at once
+  server.stop_accepting();
+  engine.drain(std::chrono::seconds(config.shutdown_seconds));
+  server.drain(std::chrono::seconds(5));
+}
+
+int serve(const ParsedFlags& flags) {
+  Ledger ledger;
+  const sigset_t signals = block_stop_signals();
+  const ServeConfig config = serve_config_from(flags);
+  log::info("eyrie {} serves {}", kVersion, config.model);
+  log::info("flags: {}", flags.given());
+  for (const std::string& note : config.notes) log::info("{}", note);
+  server::Listener listener(config.host, config.port);
+  const Tokenizer tokenizer = Tokenizer::load(config.tokenizer_path);
+  const auto chat_template = chat::make_kimi_template();
+  ledger.close_phase("config",
+                     fmt::format("{}, {} tokens", config.model_path, tokenizer.vocab_size()));
+
+  auto owned_runner = std::make_unique<runtime::Runner>(config.runner);
+  runtime::Runner& runner = *owned_runner;
+  const runtime::LoadReport& load = runner.load_report();
+  std::string weights = weights_line("target", load.target_bytes, load.target_seconds);
+  if (config.speculative)
+    weights += ", " + weights_line("draft", load.draft_bytes, load.draft_seconds);
+  ledger.close_phase("weights", weights);
+
+  const KvPlan plan = plan_cache(config, runner);
+  runner.allocate_kv(plan.num_blocks, static_cast<int32_t>(plan.block_size));
+  ledger.close_phase(
+      "KV", fmt::format("{} blocks of {} tokens, {} a token, {}", plan.num_blocks, plan.block_size,
+                        human_bytes(static_cast<double>(runner.kv_bytes_per_token())),
+                        human_bytes(static_cast<double>(plan.kv_bytes))));
+  log::info("GPU KV cache size: {} tokens", plan.num_tokens());
+  log::info("Maximum concurrency for {} tokens per request: {:.2f}x", plan.max_model_len,
+            static_cast<double>(plan.num_tokens()) / static_cast<double>(plan.max_model_len));
+
+  const model::ModelConfig model = runner.model_config();
+  const int num_threads = runner.num_threads();
+  engine::Engine engine(engine_config(config, plan), std::move(owned_runner), tokenizer);
+  engine.set_death_handler([](const std::string& what) {
+    log::error("the engine died: {}", what);
+    ::kill(::getpid(), SIGTERM);
+  });
+  server::Server server(server_config(config, plan, model), std::move(listener), engine, tokenizer,
+                        *chat_template);
+  engine.start();
+  server.start();
+  ledger.ready(fmt::format(
+      "http://{}:{} on {} ({} threads){}", config.host, server.port(), ops::cpu_isa(), num_threads,
+      config.speculative
+          ? fmt::format(", EAGLE-3 with {} drafts", config.speculative->num_speculative_tokens)
+          : ""));
+  log::info("Application startup complete.");
+
+  serve_until_signal(config, server, engine, signals);
+  server.stop();
+  log::info("stopped");
+  return engine.dead() ? 1 : 0;
+}
+
+}  // namespace
+
+int run_serve(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  for (const std::string& arg : args) {
+    if (arg != "--help" && arg != "-h" && !arg.starts_with("--help=")) continue;
+    const std::string search = arg.starts_with("--help=") ? arg.substr(7) : "";
+    fmt::print("eyrie serve MODEL [flags]: OpenAI-compatible server\n\n{}",
+               flags_help(serve_flags(), search == "all" ? "" : search));
+    return 0;
+  }
+  return serve(parse_flags(serve_flags(), args));
+}
+
+}  // namespace eyrie::apps

@@ -1,0 +1,54 @@
+// From `serve`'s flags to the values the rooms take. Each value is checked here, once, and an Error
+// names the flag; what only the loaded model can tell (lengths, memory) is checked in serve.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/eyrie/flag_parser.h"
+#include "apps/eyrie/kv_plan.h"
+#include "runtime/runner.h"
+#include "server/config.h"
+
+namespace eyrie::apps {
+
+// --speculative-config: an EAGLE-3 draft and how many tokens it proposes a step.
+struct SpeculativeConfig {
+  std::string model;
+  int32_t num_speculative_tokens = 0;
+};
+
+struct ServeConfig {
+  std::string model;       // as given; reported as the served name
+  std::string model_path;  // the folder
+  std::string tokenizer_path;
+  std::optional<SpeculativeConfig> speculative;
+  std::string host;
+  int port = 8000;
+
+  runtime::RunnerConfig runner;
+  KvDemand kv;  // the user's part of it
+  int32_t max_num_seqs = 256;
+  int32_t max_num_batched_tokens = 2048;
+  bool enable_prefix_caching = true;
+  uint64_t seed = 0;
+  bool log_stats = true;
+  int shutdown_seconds = 30;
+
+  server::ServerConfig server;  // names, keys, parsers, limits; lengths come with the model
+  std::string generation_config = "auto";
+  nlohmann::json override_generation_config;
+
+  std::vector<std::string> notes;  // one line for each accepted flag that does nothing here
+};
+
+ServeConfig serve_config_from(const ParsedFlags& flags);
+
+std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& json);
+
+// generation_config.json of the checkpoint (unless --generation-config vllm), then the overrides.
+server::SamplingDefaults sampling_defaults(const ServeConfig& config);
+
+}  // namespace eyrie::apps
