@@ -1,0 +1,321 @@
+#include "quantize/quantize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/mapped_file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/dummy.h"
+#include "checkpoint/test_files.h"
+#include "quantize/quark_config.h"
+
+namespace eyrie::quantize {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::bf16_bytes;
+using checkpoint::bytes_of;
+using checkpoint::Checkpoint;
+using checkpoint::error_of;
+using checkpoint::RawTensor;
+using checkpoint::safetensors_bytes;
+using checkpoint::TempFolder;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+const std::string kLayer = "language_model.model.layers.1.";
+
+std::vector<float> random_matrix(const std::string& name, int64_t out, int64_t in) {
+  std::vector<float> values(static_cast<size_t>(out * in));
+  for (int64_t row = 0; row < out; ++row) {
+    checkpoint::dummy_row(name, row,
+                          {&values[static_cast<size_t>(row * in)], static_cast<size_t>(in)});
+  }
+  return values;
+}
+
+RawTensor random_tensor(const std::string& name, int64_t out, int64_t in) {
+  return {name, "BF16", {out, in}, bf16_bytes(random_matrix(name, out, in))};
+}
+
+// A target in two shards with one tensor of every kind.
+struct Target {
+  TempFolder folder;
+  std::string in = folder.file("in"), out = folder.file("out");
+  std::vector<RawTensor> first = {
+      random_tensor(kLayer + "mlp.experts.0.up_proj.weight", 5, 64),
+      random_tensor(kLayer + "mlp.experts.1.down_proj.weight", 64, 96),
+      random_tensor(kLayer + "mlp.shared_experts.up_proj.weight", 6, 64),
+      random_tensor(kLayer + "mlp.gate.weight", 2, 64),
+      {kLayer + "mlp.gate.e_score_correction_bias",
+       "F32",
+       {2},
+       bytes_of(std::vector<float>{0.5f, -1})}};
+  std::vector<RawTensor> second = {
+      random_tensor(kLayer + "self_attn.o_proj.weight", 64, 33),
+      random_tensor("language_model.model.layers.0.mlp.down_proj.weight", 7, 64),
+      random_tensor("language_model.lm_head.weight", 9, 64),
+      random_tensor("language_model.model.embed_tokens.weight", 9, 64),
+      {"language_model.model.norm.weight", "BF16", {3}, bf16_bytes({1, 1, 1})}};
+
+  Target() { write(); }
+  void write() const {
+    fs::create_directories(in + "/.cache");
+    fs::create_directories(in + "/docs");
+    json map = json::object();
+    for (const RawTensor& tensor : first) map[tensor.name] = "1.safetensors";
+    for (const RawTensor& tensor : second) map[tensor.name] = "2.safetensors";
+    folder.write("in/1.safetensors", safetensors_bytes(first));
+    folder.write("in/2.safetensors", safetensors_bytes(second));
+    folder.write("in/model.safetensors.index.json", json{{"weight_map", map}}.dump());
+    folder.write("in/config.json",
+                 R"({"zebra": 1, "architectures": ["KimiK25ForConditionalGeneration"],
+                     "text_config": {"a": 2, "quantization_config": null}})");
+    folder.write("in/tiktoken.model", "vocabulary");
+    folder.write("in/docs/guide.txt", "guide");
+    folder.write("in/README.md", "the BF16 card");
+    folder.write("in/.cache/x", "");
+    folder.write("in/pytorch_model.bin", "old");
+  }
+  Options options(const formats::WeightFormat& format) const {
+    Options result;
+    result.input = in;
+    result.output = out;
+    result.format = &format;
+    result.num_threads = 2;
+    return result;
+  }
+  std::string error(const Options& options) const {
+    return error_of([&] { quantize(options); });
+  }
+};
+
+// The bytes the format's own encoder makes of a tensor's BF16 values.
+void expect_encoded(Checkpoint* files, const RawTensor& original,
+                    const formats::WeightFormat& format) {
+  const std::string module = original.name.substr(0, original.name.size() - 7);
+  const int64_t out = original.shape[0], in = original.shape[1];
+  const formats::Weight weight = files->weight(module, out, in);
+  ASSERT_EQ(weight.format, &format) << module;
+  const auto* source = reinterpret_cast<const bf16*>(original.bytes.data());
+  std::vector<float> row(static_cast<size_t>(in));
+  std::vector<std::byte> data(static_cast<size_t>(weight.data.dim(1)));
+  std::vector<std::byte> scales(static_cast<size_t>(weight.scales.dim(1)) *
+                                dtype_bytes(format.scale_dtype));
+  for (int64_t r = 0; r < out; ++r) {
+    for (int64_t i = 0; i < in; ++i) row[static_cast<size_t>(i)] = to_float(source[r * in + i]);
+    format.encode_row(row, data, scales);
+    EXPECT_EQ(std::memcmp(formats::row_of<uint8_t>(weight.data, r), data.data(), data.size()), 0);
+    EXPECT_EQ(std::memcmp(weight.scales.rows(r, 1).raw(), scales.data(), scales.size()), 0);
+  }
+}
+
+void expect_same(const Checkpoint& files, const RawTensor& original) {
+  const Tensor* tensor = files.find(original.name);
+  ASSERT_NE(tensor, nullptr) << original.name;
+  EXPECT_EQ(dtype_name(tensor->dtype()), original.dtype);
+  ASSERT_EQ(tensor->bytes(), original.bytes.size());
+  EXPECT_EQ(std::memcmp(tensor->raw(), original.bytes.data(), tensor->bytes()), 0) << original.name;
+}
+
+TEST(QuantizeTest, Mxfp4TakesRoutedExpertsAndKeepsTheRest) {
+  const Target target;
+  const Report report = quantize(target.options(formats::kMxfp4));
+  EXPECT_EQ(report.num_quantized, 2);
+  EXPECT_EQ(report.num_kept, 8);
+  Checkpoint files = Checkpoint::open(target.out);
+  expect_encoded(&files, target.first[0], formats::kMxfp4);
+  expect_encoded(&files, target.first[1], formats::kMxfp4);
+  for (size_t i = 2; i < target.first.size(); ++i) expect_same(files, target.first[i]);
+  for (const RawTensor& tensor : target.second) expect_same(files, tensor);
+  EXPECT_EQ(files.total_bytes(), report.bytes_out);
+  EXPECT_EQ(files.find(kLayer + "mlp.experts.1.down_proj.weight_scale")->shape_string(),
+            "[64, 3] U8");
+  EXPECT_EQ(files.files().size(), 2u);
+  EXPECT_EQ(files.quant_config().format, &formats::kMxfp4);
+}
+
+TEST(QuantizeTest, Fp8TakesEveryMlp) {
+  const Target target;
+  const Report report = quantize(target.options(formats::kFp8));
+  EXPECT_EQ(report.num_quantized, 4);  // two experts, the shared one, the dense layer
+  Checkpoint files = Checkpoint::open(target.out);
+  expect_encoded(&files, target.second[1], formats::kFp8);
+  expect_same(files, target.second[0]);
+}
+
+TEST(QuantizeTest, CopiesCompanionsAndLeavesOldWeightsBehind) {
+  const Target target;
+  quantize(target.options(formats::kMxfp4));
+  EXPECT_EQ(read_text_file(target.out + "/tiktoken.model"), "vocabulary");
+  EXPECT_EQ(read_text_file(target.out + "/docs/guide.txt"), "guide");
+  for (const char* name : {"/README.md", "/.cache", "/pytorch_model.bin"}) {
+    EXPECT_FALSE(fs::exists(target.out + name)) << name;
+  }
+  EXPECT_FALSE(fs::exists(target.out + ".partial"));
+}
+
+TEST(QuantizeTest, WritesQuarksConfigAtTopLevel) {
+  const Target target;
+  quantize(target.options(formats::kMxfp4));
+  const std::string text = read_text_file(target.out + "/config.json");
+  EXPECT_LT(text.find("zebra"), text.find("architectures"));  // the input's order of keys
+  const json config = json::parse(text);
+  EXPECT_FALSE(config["text_config"].contains("quantization_config"));
+  const json& quant = config["quantization_config"];
+  EXPECT_EQ(quant["quant_method"], "quark");
+  for (const char* side : {"weight", "input_tensors"}) {
+    const json& spec = quant["global_quant_config"][side];
+    EXPECT_EQ(spec["dtype"], "fp4");
+    EXPECT_EQ(spec["qscheme"], "per_group");
+    EXPECT_EQ(spec["group_size"], 32);
+    EXPECT_EQ(spec["scale_format"], "e8m0");
+    EXPECT_EQ(spec["is_dynamic"], std::string(side) == "input_tensors");
+  }
+  EXPECT_THAT(quant["exclude"].get<std::vector<std::string>>(),
+              IsSupersetOf({kLayer + "self_attn.o_proj", std::string("model.layers.1.mlp.gate"),
+                            std::string("language_model.lm_head"), std::string("lm_head")}));
+  EXPECT_TRUE(quant["export"]["kv_cache_group"].is_array());
+  EXPECT_EQ(quant["export"]["weight_format"], "real_quantized");
+  EXPECT_TRUE(quant["layer_quant_config"].is_object());
+}
+
+// The published draft's layout: FP8 in the layer, fc and lm_head untouched, a scale per row.
+TEST(QuantizeTest, DraftBecomesTheFp8Layout) {
+  const TempFolder folder;
+  const std::vector<RawTensor> tensors = {
+      random_tensor("fc.weight", 8, 24),
+      random_tensor("lm_head.weight", 11, 8),
+      random_tensor("midlayer.self_attn.q_proj.weight", 6, 16),
+      random_tensor("midlayer.mlp.down_proj.weight", 8, 5),
+      {"midlayer.hidden_norm.weight", "BF16", {8}, bf16_bytes(std::vector<float>(8, 1))},
+      {"d2t", "I64", {11}, bytes_of(std::vector<int64_t>(11, 3))}};
+  fs::create_directory(folder.file("in"));
+  folder.write("in/config.json", R"({"architectures": ["LlamaForCausalLMEagle3"]})");
+  folder.write("in/model.safetensors", safetensors_bytes(tensors));
+  Options options;
+  options.input = folder.file("in");
+  options.output = folder.file("out/");  // a slash at the end changes nothing
+  options.format = &formats::kFp8;
+  const Report report = quantize(options);
+  EXPECT_EQ(report.num_quantized, 2);
+
+  Checkpoint files = Checkpoint::open(folder.file("out"));
+  expect_encoded(&files, tensors[2], formats::kFp8);
+  expect_encoded(&files, tensors[3], formats::kFp8);
+  for (const size_t i : {0u, 1u, 4u, 5u}) expect_same(files, tensors[i]);
+  EXPECT_EQ(files.find("midlayer.self_attn.q_proj.weight")->shape_string(), "[6, 16] F8_E4M3");
+  EXPECT_EQ(files.find("midlayer.self_attn.q_proj.weight_scale")->shape_string(), "[6] F32");
+  EXPECT_FALSE(fs::exists(folder.file("out/model.safetensors.index.json")));
+  const json& quant = files.config()["quantization_config"];
+  EXPECT_THAT(quant["exclude"].get<std::vector<std::string>>(),
+              ElementsAre("re:.*fc.*", "re:.*lm_head.*"));
+  EXPECT_EQ(quant["global_quant_config"]["weight"]["ch_axis"], 0);
+  EXPECT_EQ(quant["global_quant_config"]["input_tensors"]["ch_axis"], 1);
+}
+
+TEST(QuantizeTest, IncludeWinsOverExclude) {
+  const Target target;
+  Options options = target.options(formats::kMxfp4);
+  options.exclude = {{"*"}};
+  options.include = {"*shared_experts*"};
+  EXPECT_EQ(quantize(options).num_quantized, 1);
+  Checkpoint files = Checkpoint::open(target.out);
+  expect_encoded(&files, target.first[2], formats::kMxfp4);
+}
+
+TEST(QuantizeTest, SameBytesWithAnyNumberOfThreads) {
+  const Target target;
+  Options options = target.options(formats::kFp8);
+  options.num_threads = 1;
+  quantize(options);
+  options.num_threads = 4;
+  options.output = target.folder.file("other");
+  quantize(options);
+  for (const char* name : {"/1.safetensors", "/2.safetensors", "/config.json"}) {
+    EXPECT_EQ(read_text_file(target.out + name), read_text_file(options.output + name));
+  }
+}
+
+TEST(QuantizeTest, ReportsProgressUpToTheEnd) {
+  const Target target;
+  Options options = target.options(formats::kMxfp4);
+  std::vector<size_t> done;
+  options.on_progress = [&](const Progress& progress) {
+    done.push_back(progress.bytes_done);
+    EXPECT_EQ(progress.bytes_total, Checkpoint::open(target.in).total_bytes());
+  };
+  const Report report = quantize(options);
+  EXPECT_EQ(done.size(), 10u);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.back(), report.bytes_in);
+}
+
+TEST(QuantizeTest, ReplacesAnOldOutputOnlyWhenTold) {
+  const Target target;
+  quantize(target.options(formats::kMxfp4));
+  Options options = target.options(formats::kFp8);
+  EXPECT_THAT(target.error(options), HasSubstr("exists; --overwrite replaces it"));
+  options.overwrite = true;
+  quantize(options);
+  EXPECT_EQ(Checkpoint::open(target.out).quant_config().format, &formats::kFp8);
+  EXPECT_FALSE(fs::exists(target.out + ".old"));
+}
+
+TEST(QuantizeTest, NeverReplacesWhatIsNoCheckpoint) {
+  const Target target;
+  fs::create_directory(target.out);
+  target.folder.write("out/thesis.txt", "years of work");
+  Options options = target.options(formats::kMxfp4);
+  options.overwrite = true;
+  EXPECT_THAT(target.error(options), HasSubstr("is not a checkpoint folder"));
+  EXPECT_TRUE(fs::exists(target.out + "/thesis.txt"));
+  options.output = target.in;
+  EXPECT_THAT(target.error(options), HasSubstr("lies in the input"));
+  options.output = target.in + "/quantized";
+  EXPECT_THAT(target.error(options), HasSubstr("lies in the input"));
+  options.output = target.folder.path();
+  EXPECT_THAT(target.error(options), HasSubstr("lies in the output"));
+}
+
+TEST(QuantizeTest, AFailureLeavesNoOutput) {
+  Target target;
+  std::vector<float> values(64 * 3, 0.5f);
+  values[64 + 5] = INFINITY;
+  target.first[0] = {kLayer + "mlp.experts.0.up_proj.weight", "BF16", {3, 64}, bf16_bytes(values)};
+  target.write();
+  EXPECT_THAT(target.error(target.options(formats::kMxfp4)),
+              AllOf(HasSubstr("mlp.experts.0.up_proj.weight"), HasSubstr("row 1")));
+  EXPECT_FALSE(fs::exists(target.out));
+  EXPECT_FALSE(fs::exists(target.out + ".partial"));
+}
+
+TEST(QuantizeTest, NamesWhatIsWrong) {
+  const Target target;
+  Options options = target.options(formats::kMxfp4);
+  options.include = {"*self_attn*"};
+  EXPECT_THAT(target.error(options),
+              AllOf(HasSubstr("self_attn.o_proj has 33 inputs"), HasSubstr("blocks of 32")));
+  options.include = {"*experst*"};
+  EXPECT_THAT(target.error(options), HasSubstr("--include *experst* matches no linear layer"));
+  options = target.options(formats::kMxfp4);
+  options.exclude = {{"lm_haed"}};
+  EXPECT_THAT(target.error(options), HasSubstr("--exclude lm_haed matches no linear layer"));
+  options.exclude = {{"*"}};
+  EXPECT_THAT(target.error(options), HasSubstr("nothing to quantize"));
+  options = target.options(formats::kMxfp4);
+  quantize(options);
+  options.input = target.out;
+  options.output = target.folder.file("again");
+  EXPECT_THAT(target.error(options), HasSubstr("is quantized already"));
+  options.input = target.folder.file("none");
+  EXPECT_THAT(target.error(options), HasSubstr("not a folder"));
+}
+
+}  // namespace
+}  // namespace eyrie::quantize
