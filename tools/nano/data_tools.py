@@ -234,8 +234,11 @@ class _Slots(dict):
 
 
 def request(tool, rng, test):
-    """(text, arguments): a way to ask for the tool and the call it needs."""
-    while True:
+    """(text, arguments): a way to ask for the tool and the call it needs.
+
+    LookupError: the tool has too few argument sets for one to be on the wanted side.
+    """
+    for _ in range(400):
         ask = rng.choice(tool[3])
         args = {}
         for p, (kind, _, _) in tool[2].items():
@@ -246,6 +249,7 @@ def request(tool, rng, test):
         if held_out(tool[0], args) == test:
             text = ask.format_map(_Slots(args))
             return text[0].upper() + text[1:], args
+    raise LookupError(tool[0])
 
 
 OPEN = ["", "", "", "", "Hi! ", "Hello. ", "Please help me. ", "Hey, ", "I have a question. ", "One more thing: "]
