@@ -1,8 +1,33 @@
+#include "ops/cpu/backend.h"
+
+#include "ops/cpu/isa.h"
+#include "ops/cpu/layout.h"
 #include "ops/op_table.h"
 
 namespace eyrie::ops {
 
-const OpTable& cpu_ops() { return reference_ops(); }
-std::string_view cpu_isa() { return "scalar"; }
+const OpTable& cpu_ops() {
+  static constexpr OpTable kTable{
+      .name = "cpu",
+      .prepare = cpu::prepare,
+      .embedding = cpu::embedding,
+      .rms_norm = cpu::rms_norm,
+      .add = cpu::add,
+      .linear = cpu::linear,
+      .head_linear = cpu::head_linear,
+      .silu_mul = cpu::silu_mul,
+      .rope = cpu::rope,
+      .cache_write = cpu::cache_write,
+      .mla_attention = cpu::mla_attention,
+      .gqa_attention = cpu::gqa_attention,
+      .route = cpu::route,
+      .experts = cpu::experts,
+      .argmax = cpu::argmax,
+  };
+  cpu::init_isa();
+  return kTable;
+}
+
+std::string_view cpu_isa() { return cpu::current_isa(); }
 
 }  // namespace eyrie::ops

@@ -1,0 +1,324 @@
+// Attention of a group of queries over one sequence's paged cache, 16 positions at a time. For each
+// tile the keys are transposed to [width][16] and the values widened to float32, once for all
+// queries. Scores: one lane is one position, summed over the width ascending. Softmax: running
+// maximum and 16 partial sums per query. Output: one lane is one value column, summed over
+// positions ascending; positions a query may not see are left out rather than multiplied by zero.
+// Nothing in a query's operations depends on which other queries share the tile.
+#include "ops/cpu/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/attention_kernels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "ops/cpu/isa.h"
+#include "ops/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace eyrie::ops::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+inline constexpr int kScoreRows = 12;  // × one vector of 16 positions
+inline constexpr int kValueRows = 8;   // × two vectors of value columns
+#else
+inline constexpr int kScoreRows = 4;
+inline constexpr int kValueRows = 4;
+#endif
+
+// Scratch of one attend(), carved out of the caller's memory.
+struct Scratch {
+  float* queries;  // register tiles [width][rows], one after the other
+  float* keys;     // [width][16]
+  float* values;   // [16][dim_v]
+  float* probs;    // [queries][16]
+  float* sums;     // [queries][16]
+  float* maxima;   // [queries]
+  float* factors;  // [queries]: what the output so far is multiplied by
+};
+
+// Rows k of 16 cache rows → transposed[k][position]. Pairs of columns travel as one 32-bit word
+// through 4 × 4 transposes.
+HWY_INLINE void transpose_keys(const bf16* keys, int64_t stride, int width, float* transposed) {
+  const hn::Full128<uint32_t> d4;
+  const hn::Full128<float> f4;
+  const auto high = hn::Set(d4, 0xffff0000u);
+  for (int j = 0; j < 16; j += 4) {
+    const bf16* row = keys + j * stride;
+    const auto load = [&](int i, int k) HWY_ATTR {
+      return hn::LoadU(d4, reinterpret_cast<const uint32_t*>(row + i * stride + k));
+    };
+    int k = 0;
+    for (; k + 8 <= width; k += 8) {
+      const auto a = load(0, k), b = load(1, k), c = load(2, k), d = load(3, k);
+      const auto ac0 = hn::InterleaveLower(d4, a, c), ac1 = hn::InterleaveUpper(d4, a, c);
+      const auto bd0 = hn::InterleaveLower(d4, b, d), bd1 = hn::InterleaveUpper(d4, b, d);
+      float* out = transposed + k * 16 + j;
+      const auto put = [&](int pair, hn::Vec<decltype(d4)> w) HWY_ATTR {
+        hn::StoreU(hn::BitCast(f4, hn::ShiftLeft<16>(w)), f4, out + pair * 32);
+        hn::StoreU(hn::BitCast(f4, hn::And(w, high)), f4, out + pair * 32 + 16);
+      };
+      put(0, hn::InterleaveLower(d4, ac0, bd0));
+      put(1, hn::InterleaveUpper(d4, ac0, bd0));
+      put(2, hn::InterleaveLower(d4, ac1, bd1));
+      put(3, hn::InterleaveUpper(d4, ac1, bd1));
+    }
+    for (; k < width; ++k) {
+      for (int i = 0; i < 4; ++i) transposed[k * 16 + j + i] = to_float(row[i * stride + k]);
+    }
+  }
+}
+
+HWY_INLINE void widen_values(const bf16* values, int64_t stride, int count, int width, float* out) {
+  const hn::Rebind<uint16_t, F> du16;
+  for (int j = 0; j < count; ++j) {
+    const auto* bits = reinterpret_cast<const uint16_t*>(values + j * stride);
+    float* row = out + int64_t{j} * width;
+    int k = 0;
+    for (; k + kLanes <= width; k += kLanes) {
+      const VU u = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(du16, bits + k)));
+      hn::StoreU(hn::BitCast(df, u), df, row + k);
+    }
+    for (; k < width; ++k) row[k] = to_float(values[j * stride + k]);
+  }
+}
+
+// scores[r][16] = queries[·][r] · keys[·][16]
+template <int R>
+void score_tile(const float* queries, const float* keys, int width, float* scores) {
+  VF acc[R][kVecs];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::Zero(df);
+  }
+  for (int k = 0; k < width; ++k, keys += 16, queries += R) {
+    VF key[kVecs];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) key[v] = hn::LoadU(df, keys + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const VF q = hn::Set(df, queries[r]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = hn::MulAdd(q, key[v], acc[r][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVecs; ++v) hn::StoreU(acc[r][v], df, scores + r * 16 + v * kLanes);
+  }
+}
+
+using ScoreTile = void (*)(const float*, const float*, int, float*);
+inline constexpr ScoreTile kScoreTiles[] = {
+    score_tile<1>, score_tile<2>,  score_tile<3>,  score_tile<4>,
+#if HWY_TARGET == HWY_AVX3
+    score_tile<5>, score_tile<6>,  score_tile<7>,  score_tile<8>,
+    score_tile<9>, score_tile<10>, score_tile<11>, score_tile<12>,
+#endif
+};
+static_assert(sizeof(kScoreTiles) / sizeof(kScoreTiles[0]) == kScoreRows);
+
+// One query's softmax step over a tile of which it sees `visible` positions: scores → probs in
+// place.
+HWY_INLINE void softmax_step(float scale, int visible, float* scores, float* sums, float* maximum,
+                             float* factor) {
+  const VF minus_inf = hn::Set(df, -HUGE_VALF);
+  VF s[kVecs], largest = minus_inf;
+  hn::Mask<F> seen[kVecs];
+  for (int v = 0; v < kVecs; ++v) {
+    const VI position = hn::Iota(di, v * kLanes);
+    seen[v] = hn::RebindMask(df, hn::Lt(position, hn::Set(di, visible)));
+    s[v] = hn::Mul(hn::LoadU(df, scores + v * kLanes), hn::Set(df, scale));
+    s[v] = hn::IfThenElse(seen[v], s[v], minus_inf);
+    largest = hn::Max(largest, s[v]);
+  }
+  const float old = *maximum;
+  const float now = HWY_MAX(old, hn::GetLane(hn::MaxOfLanes(df, largest)));
+  const float decay = hn::GetLane(exp(hn::Set(df, old - now)));  // 0 in the first tile
+  for (int v = 0; v < kVecs; ++v) {
+    const VF p = hn::IfThenElseZero(seen[v], exp(hn::Sub(s[v], hn::Set(df, now))));
+    hn::StoreU(p, df, scores + v * kLanes);
+    const VF sum = hn::LoadU(df, sums + v * kLanes);
+    hn::StoreU(hn::MulAdd(sum, hn::Set(df, decay), p), df, sums + v * kLanes);
+  }
+  *maximum = now;
+  *factor = decay;
+}
+
+// out[r][·] = out[r][·] · factor[r] + Σ_{j < count} probs[r][j] · values[j][·]
+template <int R, int V>
+HWY_INLINE void value_columns(const float* probs, const float* factors, const float* values,
+                              int count, int width, int column, float* const* out) {
+  VF acc[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const VF factor = hn::Set(df, factors[r]);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      acc[r][v] = hn::Mul(hn::LoadU(df, out[r] + column + v * kLanes), factor);
+    }
+  }
+  for (int j = 0; j < count; ++j) {
+    VF value[V];
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      value[v] = hn::LoadU(df, values + int64_t{j} * width + column + v * kLanes);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const VF p = hn::Set(df, probs[r * 16 + j]);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(p, value[v], acc[r][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], df, out[r] + column + v * kLanes);
+  }
+}
+
+template <int R>
+void value_tile(const float* probs, const float* factors, const float* values, int count, int width,
+                float* const* out) {
+  int column = 0;
+  for (; column + 2 * kLanes <= width; column += 2 * kLanes) {
+    value_columns<R, 2>(probs, factors, values, count, width, column, out);
+  }
+  for (; column + kLanes <= width; column += kLanes) {
+    value_columns<R, 1>(probs, factors, values, count, width, column, out);
+  }
+  for (; column < width; ++column) {
+    for (int r = 0; r < R; ++r) {
+      const hn::CappedTag<float, 1> d1;
+      auto sum = hn::Mul(hn::Set(d1, out[r][column]), hn::Set(d1, factors[r]));
+      for (int j = 0; j < count; ++j) {
+        sum = hn::MulAdd(hn::Set(d1, probs[r * 16 + j]),
+                         hn::Set(d1, values[int64_t{j} * width + column]), sum);
+      }
+      out[r][column] = hn::GetLane(sum);
+    }
+  }
+}
+
+using ValueTile = void (*)(const float*, const float*, const float*, int, int, float* const*);
+inline constexpr ValueTile kValueTiles[] = {
+    value_tile<1>, value_tile<2>, value_tile<3>, value_tile<4>,
+#if HWY_TARGET == HWY_AVX3
+    value_tile<5>, value_tile<6>, value_tile<7>, value_tile<8>,
+#endif
+};
+static_assert(sizeof(kValueTiles) / sizeof(kValueTiles[0]) == kValueRows);
+
+HWY_INLINE float* out_row(const AttendParams& p, int64_t query) {
+  return p.out + query / p.num_heads * p.out_row + query % p.num_heads * p.out_head;
+}
+
+// Queries [begin, end), all of which see `count` positions of the tile.
+void add_values(const AttendParams& p, const Scratch& s, int64_t begin, int64_t end, int count) {
+  float* out[kValueRows];
+  for (int64_t q = begin; q < end; q += kValueRows) {
+    const auto rows = static_cast<int>(HWY_MIN(int64_t{kValueRows}, end - q));
+    for (int r = 0; r < rows; ++r) out[r] = out_row(p, q + r);
+    kValueTiles[rows - 1](s.probs + q * 16, s.factors + q, s.values, count, p.dim_v, out);
+  }
+}
+
+void pack_queries(const AttendParams& p, const Scratch& s, int64_t num_queries) {
+  const int width = p.dim0 + p.dim1;
+  for (int64_t begin = 0; begin < num_queries; begin += kScoreRows) {
+    const int64_t rows = HWY_MIN(int64_t{kScoreRows}, num_queries - begin);
+    float* packed = s.queries + begin * width;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = (begin + r) / p.num_heads, head = (begin + r) % p.num_heads;
+      const float* q0 = p.q0 + row * p.q0_row + head * p.q0_head;
+      const float* q1 = p.q1 + row * p.q1_row + head * p.q1_head;
+      for (int k = 0; k < p.dim0; ++k) packed[k * rows + r] = q0[k];
+      for (int k = 0; k < p.dim1; ++k) packed[(p.dim0 + k) * rows + r] = q1[k];
+    }
+  }
+}
+
+Scratch carve(float* memory, int64_t num_queries, int64_t key_width, int64_t value_width) {
+  Scratch s{};
+  s.keys = memory;
+  s.values = s.keys + key_width * 16;
+  s.probs = s.values + value_width * 16;
+  s.sums = s.probs + num_queries * 16;
+  s.maxima = s.sums + num_queries * 16;
+  s.factors = s.maxima + num_queries;
+  s.queries = s.factors + num_queries;
+  return s;
+}
+
+void attend(const AttendParams& p, float* scratch) {
+  const int width = p.dim0 + p.dim1;
+  const int64_t num_queries = int64_t{p.num_rows} * p.num_heads;
+  const Scratch s = carve(scratch, num_queries, width, p.dim_v);
+  pack_queries(p, s, num_queries);
+  for (int64_t q = 0; q < num_queries; ++q) {
+    s.maxima[q] = -HUGE_VALF;
+    for (int i = 0; i < 16; ++i) s.sums[q * 16 + i] = 0.0f;
+    float* out = out_row(p, q);
+    for (int i = 0; i < p.dim_v; ++i) out[i] = 0.0f;
+  }
+  const int64_t last_position = p.first_position + p.num_rows - 1;
+  for (int64_t j = 0; j <= last_position; j += kAttentionTile) {
+    const int64_t slot = p.block_table[j / p.block_size] * int64_t{p.block_size} + j % p.block_size;
+    transpose_keys(p.keys + slot * p.key_stride, p.key_stride, width, s.keys);
+    const auto filled = static_cast<int>(HWY_MIN(int64_t{16}, last_position + 1 - j));
+    widen_values(p.values + slot * p.value_stride, p.value_stride, filled, p.dim_v, s.values);
+
+    // Rows from first_seeing on see the tile, from first_full on all of it.
+    const int64_t first_seeing = HWY_MAX(int64_t{0}, j - p.first_position);
+    const int64_t first_full =
+        HWY_MIN(int64_t{p.num_rows}, HWY_MAX(first_seeing, j + 15 - p.first_position));
+    const int64_t first_query = first_seeing * p.num_heads;
+    for (int64_t q = first_query / kScoreRows * kScoreRows; q < num_queries; q += kScoreRows) {
+      const auto rows = static_cast<int>(HWY_MIN(int64_t{kScoreRows}, num_queries - q));
+      kScoreTiles[rows - 1](s.queries + q * width, s.keys, width, s.probs + q * 16);
+    }
+    for (int64_t q = first_query; q < num_queries; ++q) {
+      const int64_t seen = p.first_position + q / p.num_heads + 1 - j;
+      softmax_step(p.scale, static_cast<int>(HWY_MIN(int64_t{16}, seen)), s.probs + q * 16,
+                   s.sums + q * 16, s.maxima + q, s.factors + q);
+    }
+    for (int64_t row = first_seeing; row < first_full; ++row) {
+      add_values(p, s, row * p.num_heads, (row + 1) * p.num_heads,
+                 static_cast<int>(p.first_position + row + 1 - j));
+    }
+    add_values(p, s, first_full * p.num_heads, num_queries, 16);
+  }
+  for (int64_t q = 0; q < num_queries; ++q) {
+    const float inverse = 1.0f / sum16(s.sums + q * 16);
+    float* out = out_row(p, q);
+    for (int i = 0; i < p.dim_v; ++i) out[i] *= inverse;
+  }
+}
+
+const AttentionKernels* attention_table() {
+  static constexpr AttentionKernels kTable{.attend = attend};
+  return &kTable;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace eyrie::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eyrie::ops::cpu {
+HWY_EXPORT(attention_table);
+
+const AttentionKernels& attention_kernels() {
+  init_isa();
+  return *HWY_DYNAMIC_DISPATCH(attention_table)();
+}
+
+int64_t attend_scratch(int64_t num_queries, int64_t key_width, int64_t value_width) {
+  return (key_width + value_width) * 16 + num_queries * (16 + 16 + 2 + key_width) + 16;
+}
+
+}  // namespace eyrie::ops::cpu
+#endif

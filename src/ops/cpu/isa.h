@@ -1,0 +1,24 @@
+// Which instruction set the kernels run on. Every kernel file is compiled once per target (Highway)
+// and the best one this machine has is used; EYRIE_CPU_ISA=AVX2 in the environment, or use_isa() in
+// a test, takes a lower one. Lanes are output elements everywhere, so targets with fused
+// multiply-add give the same bits whatever their vector width.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace eyrie::ops::cpu {
+
+// Names this build has kernels for and this machine can run, best first: "AVX3", "AVX2", "SSE4".
+std::vector<std::string> available_isas();
+
+// Reads EYRIE_CPU_ISA once; throws Error when it names none of available_isas().
+void init_isa();
+
+// Forces a target by name, for tests; not while another thread runs an op.
+void use_isa(std::string_view name);
+
+std::string_view current_isa();
+
+}  // namespace eyrie::ops::cpu

@@ -1,0 +1,75 @@
+// The kernels behind the cpu backend: plain pointers and sizes, no Tensor, no threads, no
+// allocation. Each table is compiled once per instruction set; the accessor returns the one in use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cpu/layout.h"
+
+namespace eyrie::ops::cpu {
+
+// Register tiles are at most this many rows on any target.
+inline constexpr int kMaxTileRows = 12;
+
+struct GemmKernels {
+  int max_rows;  // rows of this target's largest register tile
+
+  // packed[k * num_rows + r] = rows[r][k]; k in [in, padded_in) becomes 0. num_rows ≤ max_rows.
+  void (*pack)(const float* const* rows, int num_rows, int64_t in, int64_t padded_in,
+               float* packed);
+
+  // out[r][o] = Σ_k packed[k, r] · weight[o, k] for the outputs of panels [panel_begin, panel_end).
+  void (*panels)(const PanelMatrix& matrix, const float* packed, int num_rows, int64_t panel_begin,
+                 int64_t panel_end, float* const* out);
+};
+const GemmKernels& gemm_kernels();
+
+// Query rows of one sequence and a group of heads that read the same keys and values.
+struct AttendParams {
+  // A query is [dim0 | dim1] from two places: q0 + row · q0_row + head · q0_head, and q1 likewise.
+  const float* q0;
+  const float* q1;
+  int64_t q0_row, q0_head, q1_row, q1_head;
+  int dim0, dim1, dim_v;
+  float* out;
+  int64_t out_row, out_head;
+  // Cache row of slot s: keys at keys + s · key_stride, values at values + s · value_stride.
+  const bf16* keys;
+  const bf16* values;
+  int64_t key_stride, value_stride;
+  const int32_t* block_table;
+  int block_size;
+  int num_rows, num_heads;
+  int64_t first_position;
+  float scale;
+};
+
+struct AttentionKernels {
+  void (*attend)(const AttendParams& params, float* scratch);
+};
+const AttentionKernels& attention_kernels();
+// Floats of scratch that attend needs for that many queries (rows · heads).
+int64_t attend_scratch(int64_t num_queries, int64_t key_width, int64_t value_width);
+
+struct VectorKernels {
+  void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
+  void (*add)(const float* x, int64_t n, float* residual);
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);
+  void (*sigmoid)(const float* x, int64_t n, float* out);
+  // out = Σ_slot weights[slot] · rows[slot], slots ascending.
+  void (*weighted_sum)(const float* const* rows, const float* weights, int num_slots, int64_t n,
+                       float* out);
+  // cos and sin of position · inv_freq[i], times magnitude.
+  void (*rope_table)(double position, const double* inv_freq, int64_t half, float magnitude,
+                     float* cosines, float* sines);
+  void (*to_bf16)(const float* x, int64_t n, bf16* out);
+  void (*from_bf16)(const bf16* x, int64_t n, float* out);
+  int32_t (*argmax)(const float* x, int64_t n);
+  // Activation rounding of one row (reference/reference.h says the rules); out may alias x.
+  void (*round_fp8)(const float* x, int64_t n, float* out);
+  void (*round_mxfp4)(const float* x, int64_t n, float* out);
+};
+const VectorKernels& vector_kernels();
+
+}  // namespace eyrie::ops::cpu
