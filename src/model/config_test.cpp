@@ -223,7 +223,7 @@ TEST(Eagle3ConfigTest, ADraftThatDoesNotFitIsRefused) {
     config.merge_patch(patch);
     return error_of([&] { Eagle3Config::parse(config).check_fits(target); });
   };
-  EXPECT_EQ(fit_error({}), "no error");
+  EXPECT_EQ(fit_error(json::object()), "no error");
   EXPECT_EQ(fit_error({{"target_hidden_size", 7168}}),
             "the draft reads hidden states of width 7168, but the target's hidden_size is 64");
   EXPECT_EQ(fit_error({{"vocab_size", 1000}}),

@@ -1,0 +1,319 @@
+// The runner under the real scheduler on the tiny pair of model/testing.h: what a user gets does
+// not depend on drafts, company, chunks, the prefix cache or preemption, bit for bit.
+#include "runtime/runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "model/testing.h"
+#include "model/testing_oracle.h"
+#include "runtime/testing.h"
+
+namespace eyrie::runtime {
+namespace {
+
+using model::testing::TempFolder;
+using model::testing::TinyCheckpoint;
+using testing::Answer;
+using testing::Request;
+using testing::ServingLoop;
+
+constexpr int32_t kBlockSize = 16;
+constexpr int32_t kNumBlocks = 256;
+
+struct Pair {
+  Pair() {
+    target.write(folder.path() + "/target");
+    draft.write(folder.path() + "/draft");
+  }
+  TempFolder folder;
+  TinyCheckpoint target = model::testing::tiny_target();
+  TinyCheckpoint draft = model::testing::tiny_draft(target);
+};
+
+const Pair& pair() {
+  static const Pair instance;
+  return instance;
+}
+
+std::unique_ptr<Runner> make_runner(bool with_draft, int num_threads = 2) {
+  RunnerConfig config;
+  config.model = pair().folder.path() + "/target";
+  if (with_draft) config.draft = pair().folder.path() + "/draft";
+  config.num_threads = num_threads;
+  auto runner = std::make_unique<Runner>(config);
+  runner->allocate_kv(kNumBlocks, kBlockSize);
+  runner->kv().poison();
+  return runner;
+}
+
+sched::SchedulerConfig scheduler_config(int32_t num_drafts, int32_t budget = 256) {
+  sched::SchedulerConfig config;
+  config.max_num_seqs = 32;
+  config.max_num_batched_tokens = budget;
+  config.max_model_len = 512;
+  config.block_size = kBlockSize;
+  config.num_blocks = kNumBlocks;
+  config.num_speculative_tokens = num_drafts;
+  return config;
+}
+
+std::vector<TokenId> prompt_of(int seed, int length) {
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < length; ++i) prompt.push_back((seed * 31 + i * i * 7 + i * 13) % 126 + 2);
+  return prompt;
+}
+
+SamplingParams greedy(int32_t max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
+SamplingParams sampled(int32_t max_tokens, uint64_t seed) {
+  SamplingParams params = greedy(max_tokens);
+  params.temperature = 0.9;
+  params.top_p = 0.95;
+  params.seed = seed;
+  params.repetition_penalty = 1.05;
+  params.presence_penalty = 0.1;
+  return params;
+}
+
+// The request under test first, then 15 others of all sorts.
+std::vector<Request> crowd(const Request& first) {
+  std::vector<Request> requests = {first};
+  for (int i = 1; i < 16; ++i) {
+    const SamplingParams params =
+        i % 3 == 0 ? sampled(10 + i, static_cast<uint64_t>(i)) : greedy(7 + 2 * i);
+    requests.push_back({prompt_of(i, 1 + (i * 29) % 120), params});
+  }
+  return requests;
+}
+
+TEST(RunnerTest, FirstTokensAreTheOracles) {
+  const auto runner = make_runner(/*with_draft=*/false);
+  ServingLoop loop(*runner, scheduler_config(0));
+  std::vector<TokenId> ids = prompt_of(3, 21);
+  const std::vector<TokenId> tokens = loop.serve({{ids, greedy(12)}})[0].tokens;
+  ASSERT_EQ(tokens.size(), 12u);
+  for (const TokenId token : tokens) {
+    const auto logits =
+        model::testing::oracle_target(pair().target, runner->model_config(), ids).logits.back();
+    const auto best = std::max_element(logits.begin(), logits.end());
+    ASSERT_EQ(token, best - logits.begin()) << "after " << ids.size() << " tokens";
+    ids.push_back(token);
+  }
+}
+
+struct Case {
+  const char* name;
+  Request request;
+};
+
+class ExactnessTest : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Requests, ExactnessTest,
+                         ::testing::Values(Case{"greedy", {prompt_of(40, 133), greedy(60)}},
+                                           Case{"seeded", {prompt_of(41, 133), sampled(60, 1234)}},
+                                           Case{"greedy_one_token_prompt",
+                                                {prompt_of(42, 1), greedy(40)}}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_P(ExactnessTest, SameTextHoweverItIsServed) {
+  const Request& request = GetParam().request;
+  std::vector<TokenId> expected;
+  int64_t num_accepted = 0, num_rejected = 0;
+  for (const bool with_draft : {false, true}) {
+    const auto runner = make_runner(with_draft);
+    for (const int32_t chunk : {256, 16, 7, 512}) {
+      for (const bool prefix_cache : {true, false}) {
+        SCOPED_TRACE(
+            fmt::format("draft {}, chunk {}, prefix cache {}", with_draft, chunk, prefix_cache));
+        sched::SchedulerConfig config = scheduler_config(with_draft ? 6 : 0, chunk);
+        config.enable_prefix_caching = prefix_cache;
+        ServingLoop loop(*runner, config);
+        const Answer alone = loop.serve({request})[0];
+        if (expected.empty()) expected = alone.tokens;
+        ASSERT_EQ(alone.tokens.size(), static_cast<size_t>(request.params.max_tokens));
+        ASSERT_EQ(alone.tokens, expected) << "alone, cold";
+        const Answer warm = loop.serve({request})[0];
+        ASSERT_EQ(warm.tokens, expected) << "alone, warm";
+        EXPECT_EQ(warm.num_cached_tokens > 0, prefix_cache && request.prompt.size() > 32);
+        ASSERT_EQ(loop.serve(crowd(request))[0].tokens, expected) << "with 15 others";
+        num_accepted += loop.num_accepted();
+        num_rejected += loop.num_rejected();
+      }
+    }
+  }
+  // Both outcomes of verification were seen, or the test would prove little.
+  EXPECT_GT(num_accepted, 200);
+  EXPECT_GT(num_rejected, 200);
+}
+
+TEST(RunnerTest, PreemptionDoesNotChangeAnswers) {
+  const std::vector<Request> requests = crowd({prompt_of(50, 90), greedy(80)});
+  std::vector<std::vector<TokenId>> expected;
+  for (const int32_t num_blocks : {kNumBlocks, 24}) {
+    const auto runner = make_runner(/*with_draft=*/true);
+    sched::SchedulerConfig config = scheduler_config(4);
+    config.num_blocks = num_blocks;
+    ServingLoop loop(*runner, config);
+    int32_t num_preemptions = 0;
+    std::vector<std::vector<TokenId>> texts;
+    for (const Answer& answer : loop.serve(requests)) {
+      texts.push_back(answer.tokens);
+      num_preemptions += answer.num_preemptions;
+    }
+    if (expected.empty()) expected = texts;
+    EXPECT_EQ(texts, expected);
+    EXPECT_EQ(num_preemptions > 0, num_blocks == 24);
+  }
+}
+
+TEST(RunnerTest, NumberOfThreadsDoesNotChangeAnswers) {
+  const std::vector<Request> requests = crowd({prompt_of(7, 60), sampled(30, 5)});
+  std::vector<Answer> expected;
+  for (const int num_threads : {1, 3}) {
+    const auto runner = make_runner(/*with_draft=*/true, num_threads);
+    ServingLoop loop(*runner, scheduler_config(6));
+    const std::vector<Answer> answers = loop.serve(requests);
+    if (expected.empty()) expected = answers;
+    EXPECT_EQ(answers, expected);
+  }
+}
+
+TEST(RunnerTest, DraftsArriveSoonerAndFewerStepsAreMade) {
+  const Request request{prompt_of(9, 40), greedy(120)};
+  const auto without = make_runner(/*with_draft=*/false);
+  ServingLoop(*without, scheduler_config(0)).serve({request});
+  EXPECT_EQ(without->times().num_steps, 120);
+  const auto with = make_runner(/*with_draft=*/true);
+  ServingLoop loop(*with, scheduler_config(6));
+  loop.serve({request});
+  EXPECT_LT(with->times().num_steps, 80);
+  EXPECT_GT(loop.acceptance_length(), 1.5);
+}
+
+// What the user sees about a token comes from the target alone.
+TEST(RunnerTest, LogprobsAreTheSameWithDrafts) {
+  Request request{prompt_of(11, 70), greedy(40)};
+  request.params.logprobs = 3;
+  request.params.prompt_logprobs = 2;
+  std::vector<Answer> answers;
+  for (const bool with_draft : {false, true}) {
+    const auto runner = make_runner(with_draft);
+    ServingLoop loop(*runner, scheduler_config(with_draft ? 6 : 0, with_draft ? 32 : 256));
+    answers.push_back(loop.serve({request})[0]);
+  }
+  EXPECT_EQ(answers[0].logprobs, answers[1].logprobs);
+  EXPECT_EQ(answers[0].prompt_logprobs, answers[1].prompt_logprobs);
+  ASSERT_EQ(answers[0].logprobs.size(), 40u);
+  ASSERT_EQ(answers[0].prompt_logprobs.size(), 69u);
+
+  const auto oracle = model::testing::oracle_target(
+      pair().target, make_runner(false)->model_config(), request.prompt);
+  for (size_t t = 0; t + 1 < request.prompt.size(); ++t) {
+    const Logprobs& scored = answers[0].prompt_logprobs[t];
+    ASSERT_EQ(scored.token.id, request.prompt[t + 1]);
+    double total = 0;
+    for (const double logit : oracle.logits[t]) total += std::exp(logit);
+    const double expected =
+        oracle.logits[t][static_cast<size_t>(scored.token.id)] - std::log(total);
+    ASSERT_NEAR(scored.token.logprob, expected, 1e-3) << t;
+    ASSERT_EQ(scored.top.size(), 2u);
+  }
+}
+
+TEST(RunnerTest, ManyScoredPromptTokensInOneChunk) {
+  Request request{prompt_of(12, 200), greedy(1)};
+  request.params.prompt_logprobs = 0;
+  const auto runner = make_runner(/*with_draft=*/true);
+  ServingLoop loop(*runner, scheduler_config(3));
+  const Answer answer = loop.serve({request})[0];
+  ASSERT_EQ(answer.prompt_logprobs.size(), 199u);
+  for (size_t t = 0; t < 199; ++t) {
+    ASSERT_EQ(answer.prompt_logprobs[t].token.id, request.prompt[t + 1]);
+  }
+}
+
+// A broken weight gives NaN logits: that request ends with a fault and no token; others go on.
+TEST(RunnerTest, NanLogitsEndTheRequestThatMetThem) {
+  TinyCheckpoint broken = pair().target;
+  const std::string embed = "language_model.model.embed_tokens.weight";
+  for (size_t i = 0; i < 64; ++i) broken.tensors[embed].values[5 * 64 + i] = std::nanf("");
+  TempFolder folder;
+  broken.write(folder.path());
+  RunnerConfig config;
+  config.model = folder.path();
+  config.num_threads = 1;
+  Runner runner(config);
+  runner.allocate_kv(kNumBlocks, kBlockSize);
+  ServingLoop loop(runner, scheduler_config(0));
+  const std::vector<Answer> answers =
+      loop.serve({{{2, 3, 5, 7}, greedy(8)}, {{2, 3, 4, 7}, greedy(8)}});
+  EXPECT_TRUE(answers[0].numeric_fault);
+  EXPECT_TRUE(answers[0].tokens.empty());
+  EXPECT_FALSE(answers[1].numeric_fault);
+}
+
+TEST(RunnerTest, AWarmStepTakesNoNewScratch) {
+  const auto runner = make_runner(/*with_draft=*/true);
+  ServingLoop loop(*runner, scheduler_config(6));
+  const std::vector<Request> requests = crowd({prompt_of(13, 100), greedy(40)});
+  loop.serve(requests);
+  const int num_growths = runner->arena().num_growths();
+  for (int i = 0; i < 3; ++i) loop.serve(requests);
+  EXPECT_EQ(runner->arena().num_growths(), num_growths);
+}
+
+TEST(RunnerTest, ADraftOfAnotherTargetIsRefusedInOneSentence) {
+  TinyCheckpoint other = pair().draft;
+  other.config["target_hidden_size"] = 7168;
+  TempFolder folder;
+  other.write(folder.path());
+  RunnerConfig config;
+  config.model = pair().folder.path() + "/target";
+  config.draft = folder.path();
+  config.num_threads = 1;
+  try {
+    const Runner runner(config);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "draft " + folder.path() +
+                  ": the draft reads hidden states of width 7168, but the target's hidden_size is "
+                  "64");
+  }
+}
+
+TEST(KvStorageTest, KimiK25CostsWhatItsAuthorsSay) {
+  model::ModelConfig target;
+  target.num_hidden_layers = 61;
+  target.kv_lora_rank = 512;
+  target.qk_rope_head_dim = 64;
+  EXPECT_EQ(KvLayout::of(target, nullptr).bytes_per_token(), 70272);
+  model::Eagle3Config draft;
+  draft.num_key_value_heads = 64;
+  draft.head_dim = 128;
+  EXPECT_EQ(KvLayout::of(target, &draft).bytes_per_token(), 70272 + 32768);
+}
+
+TEST(KvStorageTest, CachesDoNotOverlap) {
+  KvStorage kv({.num_target_layers = 3, .target_width = 40, .draft_width = 33}, 2, 16);
+  ASSERT_EQ(kv.target().size(), 3u);
+  ASSERT_EQ(kv.draft().size(), 2u);
+  std::vector<ops::CacheView> all(kv.target().begin(), kv.target().end());
+  all.insert(all.end(), kv.draft().begin(), kv.draft().end());
+  for (size_t i = 0; i + 1 < all.size(); ++i) {
+    EXPECT_LE(static_cast<std::byte*>(all[i].data.raw()) + all[i].data.bytes(),
+              all[i + 1].data.raw());
+  }
+}
+
+}  // namespace
+}  // namespace eyrie::runtime
