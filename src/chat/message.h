@@ -17,13 +17,13 @@ using Json = nlohmann::ordered_json;
 struct ContentPart {
   enum class Kind { kText, kImage, kVideo };
   Kind kind = Kind::kText;
-  std::string text;  // of a text part
-  std::string url;   // of a media part
+  std::string text{};  // of a text part
+  std::string url{};   // of a media part
 };
 
 struct ToolCall {
-  std::string id;
-  std::string name;
+  std::string id{};
+  std::string name{};
   Json arguments;  // a string is inserted as it is, any other value as JSON
 };
 
@@ -34,12 +34,12 @@ struct ToolDefinition {
 };
 
 struct Message {
-  std::string role;
-  std::string name;                  // stands in the header instead of the role unless empty
-  std::vector<ContentPart> content;  // empty for null
-  std::string reasoning;  // of an assistant: reasoning or reasoning_content; null = empty
-  std::vector<ToolCall> tool_calls;  // of an assistant
-  std::string tool_call_id;          // of a tool's result
+  std::string role{};
+  std::string name{};                  // stands in the header instead of the role unless empty
+  std::vector<ContentPart> content{};  // empty for null
+  std::string reasoning{};  // of an assistant: reasoning or reasoning_content; null = empty
+  std::vector<ToolCall> tool_calls{};  // of an assistant
+  std::string tool_call_id{};          // of a tool's result
 
   std::string text() const;  // text parts joined
 };

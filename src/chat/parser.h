@@ -3,16 +3,18 @@
 // result does not depend on how the answer is cut. One object a sequence, one thread at a time.
 //
 // Rules beyond the plain structure, each from a report of a real answer gone wrong:
-//   <think> at the start is swallowed; a tool section or call ends reasoning without </think>;
-//   no marker text ever reaches reasoning, content or arguments; text inside a section but outside
-//   its calls is dropped; text after the section is content; a call without its section counts;
-//   white space in an id is ignored; ids without "functions." or without an index still name their
-//   function; a call without arguments has the arguments {}; a call is closed by the next call's
-//   begin, the section's end or, unfinished, by the end of the answer.
+//   <think> is swallowed, also where the prompt has written it already; a tool section or a call
+//   ends reasoning without </think>; marker text never reaches reasoning or content; text inside a
+//   section but outside its calls is dropped; text after the section is content; a call without its
+//   section counts; white space in an id is ignored; ids without "functions." or without an index
+//   still name their function and come out in Kimi's form; a call without arguments has the
+//   arguments {}; the next call or the section's end closes a call; one that the end of the answer
+//   leaves open stays incomplete. <think> inside arguments is text that the model writes.
 #pragma once
 
 #include <array>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,9 +34,9 @@ struct ParserOptions {
   bool reasoning = true;            // off: think markers are ordinary text
   bool starts_in_reasoning = true;  // Prompt::ends_in_reasoning
   ToolMode tools = ToolMode::kOff;
-  bool skip_special = true;             // hide special tokens that are no markers
-  std::vector<std::string> tool_names;  // declared functions, to name calls with broken ids
-  int first_call_index = 0;             // count_tool_calls(history), for ids we have to make up
+  bool skip_special = true;               // hide special tokens that are no markers
+  std::vector<std::string> tool_names{};  // declared functions, to name calls with broken ids
+  int first_call_index = 0;               // count_tool_calls(history), for ids we have to make up
 };
 
 struct Delta {
@@ -75,24 +77,30 @@ class OutputParser {
     kArgumentBegin,
     kCallEnd,
   };
+  struct Call {
+    std::string id, name;
+  };
 
   bool is_active(int marker) const;
+  void scan(std::string_view text, bool every_marker, bool at_end, std::vector<Delta>& out);
   void on_text(std::string_view text, std::vector<Delta>& out);
-  void on_marker(int marker, std::string_view spelling, std::vector<Delta>& out);
+  void on_marker(int marker, std::vector<Delta>& out);
+  Call name_call(std::string_view header) const;
   void begin_call(std::vector<Delta>& out);
   void end_call(std::vector<Delta>& out);
-  void arguments(std::string_view text, std::vector<Delta>& out);
+  void add_arguments(std::string_view text, std::vector<Delta>& out);
   void emit(Delta::Kind kind, std::string_view text, std::vector<Delta>& out);
-  void scan_held(bool at_end, std::vector<Delta>& out);
 
   const Tokenizer* tokenizer_;
   ParserOptions options_;
-  std::array<TokenId, kNumMarkers> marker_ids_;
+  std::array<TokenId, kNumMarkers> marker_ids_;  // -1: known by spelling only
   State state_;
-  std::string held_;    // push_text: a suffix that may begin a marker
-  std::string header_;  // between call begin and argument begin
-  bool has_arguments_ = false;
+  std::string held_;           // text whose end may begin a marker
+  std::string header_;         // between call begin and argument begin
+  std::set<std::string> ids_;  // of the calls so far
   bool section_open_ = false;
+  bool has_arguments_ = false;
+  bool nameless_ = false;  // the call under way has no name: its text goes to content
   int num_calls_ = 0;
   int num_complete_calls_ = 0;
 };

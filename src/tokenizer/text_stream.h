@@ -66,14 +66,14 @@ class StopStringMatcher {
 // One token's share of the visible text; the sum of the sizes before it is its text offset.
 struct TextPiece {
   TokenId token = -1;
-  std::string text;
+  std::string text{};
   bool cut = false;  // a stop string took the rest of this token's text, or all of it
 };
 
 struct TextStreamOptions {
   bool skip_special = true;
-  std::vector<std::string> stop;  // stop strings
-  bool include_stop = false;      // include_stop_str_in_output
+  std::vector<std::string> stop{};  // stop strings
+  bool include_stop = false;        // include_stop_str_in_output
 };
 
 // Detokenizer and stop strings together: tokens in, pieces out, one piece a token, in order.
