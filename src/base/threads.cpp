@@ -16,12 +16,15 @@ namespace {
 // How long a worker spins before it sleeps: long enough to bridge the gap between two ops of one
 // step, short enough not to show up as load.
 constexpr auto kSpinTime = std::chrono::microseconds(50);
+constexpr int kSpinsPerClockRead = 32;
 
 void cpu_relax() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
 }
+
+constexpr uint64_t kCountMask = 0xffffffffu;
 
 }  // namespace
 
@@ -46,7 +49,6 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_.store(true);
-    generation_.fetch_add(1);
   }
   wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -58,20 +60,30 @@ void ThreadPool::run_erased(int64_t num_tasks, void* context, Trampoline trampol
     for (int64_t i = 0; i < num_tasks; ++i) trampoline(context, i, 0);
     return;
   }
-  DCHECK(busy_.load() == 0);
+  CHECK_LE(num_tasks, int64_t{kCountMask});
+  DCHECK((tickets_.load() & kCountMask) == 0, "one run at a time");
   num_tasks_ = num_tasks;
   context_ = context;
   trampoline_ = trampoline;
-  next_task_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1);  // publishes the work (sequentially consistent with sleepers_)
-  if (sleepers_.load() > 0) {
-    { std::lock_guard lock(mutex_); }
-    wake_.notify_all();
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t generation =
+      (tickets_.load(std::memory_order_relaxed) & ~kCountMask) + (kCountMask + 1);
+  // Publishes the work. Sequentially consistent with sleepers_: either a worker on its way to sleep
+  // sees the tickets, or we see the worker.
+  tickets_.store(generation | static_cast<uint64_t>(num_tasks));
+  int sleepers = sleepers_.load();
+  if (sleepers > 0) {
+    { std::lock_guard lock(mutex_); }  // a worker between its check and its wait holds this
+    if (num_tasks - 1 >= sleepers) {
+      wake_.notify_all();
+    } else {
+      for (int64_t i = 0; i < num_tasks - 1; ++i) wake_.notify_one();
+    }
   }
   work(/*thread_idx=*/0);
-  // On a machine with fewer free cores than threads a pure spin would wait out a time slice.
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+  // Only tasks that a worker has begun are waited for. On a machine with fewer free cores than
+  // threads a pure spin would wait out a time slice.
+  for (int spins = 0; done_.load(std::memory_order_acquire) != num_tasks; ++spins) {
     if (spins < 4096) {
       cpu_relax();
     } else {
@@ -80,30 +92,42 @@ void ThreadPool::run_erased(int64_t num_tasks, void* context, Trampoline trampol
   }
 }
 
-void ThreadPool::work(int thread_idx) {
-  for (;;) {
-    const int64_t task_idx = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task_idx >= num_tasks_) return;
+bool ThreadPool::work(int thread_idx) {
+  bool worked = false;
+  uint64_t tickets = tickets_.load(std::memory_order_acquire);
+  while ((tickets & kCountMask) != 0) {
+    if (!tickets_.compare_exchange_weak(tickets, tickets - 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+      continue;
+    }
+    // Holding a ticket keeps run() from returning, so the fields below stay those of this run.
+    const int64_t task_idx = num_tasks_ - static_cast<int64_t>(tickets & kCountMask);
     trampoline_(context_, task_idx, thread_idx);
+    done_.fetch_add(1, std::memory_order_acq_rel);
+    worked = true;
+    tickets = tickets_.load(std::memory_order_acquire);
   }
+  return worked;
 }
 
 void ThreadPool::worker_loop(int thread_idx) {
-  uint64_t seen = 0;
-  for (;;) {
-    const auto spin_until = std::chrono::steady_clock::now() + kSpinTime;
-    while (generation_.load(std::memory_order_acquire) == seen) {
-      cpu_relax();
-      if (std::chrono::steady_clock::now() < spin_until) continue;
-      std::unique_lock lock(mutex_);
-      sleepers_.fetch_add(1);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
-      sleepers_.fetch_sub(1);
+  auto spin_until = std::chrono::steady_clock::now() + kSpinTime;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    if (work(thread_idx)) {
+      spin_until = std::chrono::steady_clock::now() + kSpinTime;
+      continue;
     }
-    seen = generation_.load(std::memory_order_acquire);
-    if (stop_.load()) return;
-    work(thread_idx);
-    busy_.fetch_sub(1, std::memory_order_acq_rel);
+    for (int i = 0; i < kSpinsPerClockRead; ++i) {
+      if ((tickets_.load(std::memory_order_relaxed) & kCountMask) != 0) break;
+      cpu_relax();
+    }
+    if (std::chrono::steady_clock::now() < spin_until) continue;
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1);
+    wake_.wait(lock, [&] { return (tickets_.load() & kCountMask) != 0 || stop_.load(); });
+    sleepers_.fetch_sub(1);
+    lock.unlock();
+    spin_until = std::chrono::steady_clock::now() + kSpinTime;
   }
 }
 

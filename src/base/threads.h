@@ -40,16 +40,18 @@ class ThreadPool {
   using Trampoline = void (*)(void*, int64_t, int);
   void run_erased(int64_t num_tasks, void* context, Trampoline trampoline);
   void worker_loop(int thread_idx);
-  void work(int thread_idx);
+  bool work(int thread_idx);  // takes tasks until there are none; true when it ran one
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<uint64_t> generation_{0};  // odd/even does not matter: a change means new work
-  std::atomic<int> busy_{0};             // workers that have not finished this generation
+  // Upper half: which run this is. Lower half: tasks of it that nobody has begun. A worker that is
+  // late finds the lower half 0 and touches nothing else, so run() never waits for it.
+  std::atomic<uint64_t> tickets_{0};
+  std::atomic<int64_t> done_{0};  // tasks of this run that have ended
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
-  std::atomic<int64_t> next_task_{0};
+  // Written while no ticket is out, read by holders of a ticket.
   int64_t num_tasks_ = 0;
   void* context_ = nullptr;
   Trampoline trampoline_ = nullptr;

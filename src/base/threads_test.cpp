@@ -43,5 +43,19 @@ TEST(ThreadPool, WakesSleepingWorkers) {
   }
 }
 
+// Runs back to back with few tasks and many more threads than cores: workers arrive late, in the
+// middle of another run, and must neither run a task twice nor read the fields of a finished run.
+TEST(ThreadPool, LateWorkersSeeOnlyTheRunTheyJoin) {
+  ThreadPool pool(16);
+  for (int64_t round = 0; round < 3000; ++round) {
+    std::vector<int64_t> results(static_cast<size_t>(1 + round % 5), -1);
+    pool.run(static_cast<int64_t>(results.size()),
+             [&](int64_t i, int) { results[static_cast<size_t>(i)] = round * 10 + i; });
+    for (size_t i = 0; i < results.size(); ++i) {
+      ASSERT_EQ(results[i], round * 10 + static_cast<int64_t>(i));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eyrie
