@@ -47,6 +47,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
   CHECK_GE(config.num_speculative_tokens, 0);
   CHECK_GE(config.max_waiting, 1);
   CHECK_GE(config.long_prefill_token_threshold, 0);
+  checked_narrow<int32_t>(int64_t{config.num_blocks} * config.block_size);  // slots are int32
 
   // Room for the largest step, so that a warm scheduler never allocates (untouched pages cost
   // nothing).
@@ -295,7 +296,9 @@ const std::vector<SequenceEvent>& Scheduler::update(const StepPlan& plan,
   for (size_t idx = 0; idx < results.size(); ++idx) {
     const StepRow& row = plan.rows[idx];
     CHECK_EQ(results[idx].seq_id, row.seq_id);
-    Sequence& sequence = *sequences_.at(row.seq_id);
+    const auto it = sequences_.find(row.seq_id);
+    CHECK(it != sequences_.end() && it->second->is_in_flight, "sequence {}", row.seq_id);
+    Sequence& sequence = *it->second;
     sequence.is_in_flight = false;
     if (sequence.is_dropped) {
       remove(sequence);
@@ -328,15 +331,15 @@ void Scheduler::apply(Sequence& sequence, const StepRow& row, const RowResult& r
   event.is_first = sequence.num_generated() == 0;
   event.num_draft_tokens = row.num_draft_tokens;
   event.num_accepted_tokens = num_sampled - 1;
-  const int32_t num_verified = sequence.num_tokens() + num_sampled - 1;
   append_tokens(sequence, result.sampled, event);
   event.num_prompt_tokens = sequence.num_prompt_tokens;
   event.num_generated_tokens = sequence.num_generated();
   event.num_cached_tokens = sequence.num_cached_tokens;
   event.num_preemptions = sequence.num_preemptions;
 
-  // The last token has no KV yet, except after a cut, where nobody will need it.
-  sequence.num_computed_tokens = std::min(num_verified, sequence.num_tokens() - 1);
+  // Accepted drafts were computed in this step; the last token was sampled from them. (After a cut
+  // it has KV, which nobody will need.)
+  sequence.num_computed_tokens = sequence.num_tokens() - 1;
   publish_blocks(sequence);
   if (event.finish != FinishReason::kNone) {
     remove(sequence);

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <ostream>
 #include <random>
 #include <set>
 
@@ -35,6 +36,8 @@ struct SimConfig {
   bool vary_draft_limit = false;
   bool is_tight = false;  // blocks run out often
 };
+
+void PrintTo(const SimConfig& config, std::ostream* out) { *out << config.name; }
 
 // What a request gives with nothing around it.
 struct Expected {
