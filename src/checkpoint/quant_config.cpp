@@ -1,9 +1,9 @@
 #include "checkpoint/quant_config.h"
 
 #include <fnmatch.h>
+#include <pcre2.h>
 
 #include <algorithm>
-#include <regex>
 #include <utility>
 
 #include "base/error.h"
@@ -68,8 +68,32 @@ void read_quark(const json& config, QuantConfig* result) {
 
 }  // namespace
 
+// Producers write Python regular expressions; PCRE2 reads the same language. Its match limits keep
+// a hostile pattern from running away.
 struct ModuleList::Regex {
-  std::regex compiled;
+  pcre2_code* code = nullptr;
+
+  explicit Regex(const std::string& pattern) {
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), 0, &error,
+                         &offset, nullptr);
+    if (code == nullptr) {
+      fail("quantization_config excludes \"re:{}\", which is not a valid regular expression",
+           pattern);
+    }
+  }
+  ~Regex() { pcre2_code_free(code); }
+  Regex(const Regex&) = delete;
+  Regex& operator=(const Regex&) = delete;
+
+  bool found_in(const std::string& name) const {
+    pcre2_match_data* match = pcre2_match_data_create_from_pattern(code, nullptr);
+    const int count = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0,
+                                  0, match, nullptr);
+    pcre2_match_data_free(match);
+    return count >= 0;
+  }
 };
 
 bool glob_matches(const std::string& glob, const std::string& name) {
@@ -79,12 +103,7 @@ bool glob_matches(const std::string& glob, const std::string& name) {
 ModuleList::ModuleList(const std::vector<std::string>& patterns) : patterns_(patterns) {
   for (const std::string& pattern : patterns) {
     if (pattern.starts_with("re:")) {
-      try {
-        regexes_.push_back(std::make_shared<Regex>(Regex{std::regex(pattern.substr(3))}));
-      } catch (const std::regex_error&) {
-        fail("quantization_config excludes \"{}\", which is not a valid regular expression",
-             pattern);
-      }
+      regexes_.push_back(std::make_shared<Regex>(pattern.substr(3)));
     } else if (pattern.find_first_of("*?[") != std::string::npos) {
       globs_.push_back(pattern);
     } else {
@@ -106,7 +125,7 @@ bool ModuleList::matches(std::string_view module) const {
       if (glob_matches(glob, name) || glob_matches(glob + ".*", name)) return true;
     }
     for (const auto& regex : regexes_) {
-      if (std::regex_search(name, regex->compiled)) return true;
+      if (regex->found_in(name)) return true;
     }
   }
   return false;
