@@ -61,8 +61,8 @@ LoadResult run_load(const LoadOptions& options, const std::vector<PreparedReques
 
 struct ArrivalOptions {
   double request_rate = std::numeric_limits<double>::infinity();  // a second; infinity = at once
-  double burstiness = 1.0;    // gamma shape: 1 = Poisson, infinity = evenly spaced
-  std::string ramp_up;        // "", linear, exponential: the rate moves from start to end
+  double burstiness = 1.0;  // gamma shape: 1 = Poisson, infinity = evenly spaced
+  std::string ramp_up;      // "", linear, exponential: the rate moves from start to end
   double ramp_start = 0.0, ramp_end = 0.0;
 };
 
