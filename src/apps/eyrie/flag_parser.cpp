@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace eyrie::apps {
@@ -84,6 +85,9 @@ Match find_flag(std::span<const FlagSpec> specs, const std::string& argument, co
 
 bool looks_like_flag(const std::string& argument) {
   if (argument.size() < 2 || argument[0] != '-') return false;
+  // As argparse: a blank before any '=' makes it a value ("--serve-args '--max-model-len 4096'").
+  const size_t blank = argument.find(' ');
+  if (blank != std::string::npos && blank < argument.find('=')) return false;
   const char second = argument[1];
   return !(second == '.' || (second >= '0' && second <= '9'));  // -1 is a value
 }
@@ -131,6 +135,7 @@ json parse_value(const FlagSpec& spec, const std::string& text) {
       return value;
     }
     case FlagKind::kList:
+    case FlagKind::kRepeated:
     case FlagKind::kBool:
     case FlagKind::kSwitch:
       break;
@@ -183,27 +188,27 @@ const nlohmann::json* ParsedFlags::find(std::string_view name) const {
 }
 
 bool ParsedFlags::boolean(std::string_view name, bool absent) const {
-  const json* value = find(name);
+  const nlohmann::json* value = find(name);
   return value == nullptr ? absent : value->get<bool>();
 }
 
 std::string ParsedFlags::string(std::string_view name, std::string_view absent) const {
-  const json* value = find(name);
+  const nlohmann::json* value = find(name);
   return value == nullptr ? std::string(absent) : value->get<std::string>();
 }
 
 int64_t ParsedFlags::integer(std::string_view name, int64_t absent) const {
-  const json* value = find(name);
+  const nlohmann::json* value = find(name);
   return value == nullptr ? absent : value->get<int64_t>();
 }
 
 double ParsedFlags::number(std::string_view name, double absent) const {
-  const json* value = find(name);
+  const nlohmann::json* value = find(name);
   return value == nullptr ? absent : value->get<double>();
 }
 
 std::vector<std::string> ParsedFlags::list(std::string_view name) const {
-  const json* value = find(name);
+  const nlohmann::json* value = find(name);
   return value == nullptr ? std::vector<std::string>{} : value->get<std::vector<std::string>>();
 }
 
@@ -268,6 +273,10 @@ ParsedFlags parse_flags(std::span<const FlagSpec> specs, std::span<const std::st
       continue;
     }
     if (!token.path.empty()) fail("--{} takes no dotted keys (in {})", name, argument);
+    if (spec->kind == FlagKind::kRepeated) {
+      flags.values_[name].push_back(values[0]);
+      continue;
+    }
     if (seen && spec->kind != FlagKind::kList) {
       flags.notes_.push_back(fmt::format(
           "--{} was given more than once: the last value, '{}', counts", name, values[0]));

@@ -24,6 +24,7 @@ constexpr std::array kSpecs = {
     FlagSpec{.name = "api-key", .kind = FlagKind::kList},
     FlagSpec{.name = "speculative-config", .kind = FlagKind::kJson, .alias = "sc"},
     FlagSpec{.name = "served-model-name", .kind = FlagKind::kString},
+    FlagSpec{.name = "run", .kind = FlagKind::kRepeated},
 };
 
 ParsedFlags parse(std::vector<std::string> args) { return parse_flags(kSpecs, args); }
@@ -35,6 +36,17 @@ std::string error_of(std::vector<std::string> args) {
     return error.what();
   }
   return "";
+}
+
+TEST(FlagParser, RepeatedFlagsKeepEveryValue) {
+  const auto flags = parse({"--run", "a", "--port", "1", "--run=b=c d", "rest"});
+  EXPECT_THAT(flags.list("run"), ElementsAre("a", "b=c d"));
+  EXPECT_THAT(flags.positionals(), ElementsAre("rest"));
+}
+
+TEST(FlagParser, ABlankBeforeAnyEqualsSignMakesAValue) {
+  EXPECT_EQ(parse({"--served-model-name", "--port 1 --x=2"}).string("served-model-name"),
+            "--port 1 --x=2");
 }
 
 TEST(FlagParser, TheTutorialsSpellings) {
