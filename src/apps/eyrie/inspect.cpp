@@ -149,7 +149,7 @@ int run_inspect(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   const ParsedFlags flags = parse_flags(kFlags, args);
   if (flags.has("help")) {
-    fmt::print("eyrie inspect MODEL [--json]\n\n{}", flags_help(kFlags));
+    fmt::print("eyrie inspect MODEL [--json]\n\n{}\n", flags_help(kFlags));
     return 0;
   }
   if (flags.positionals().size() != 1) fail("one model is expected: eyrie inspect MODEL [--json]");

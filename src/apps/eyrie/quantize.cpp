@@ -35,7 +35,7 @@ constexpr std::array kFlags = {
 std::string scheme_names() {
   std::string names;
   for (const formats::WeightFormat* format : quantize::schemes()) {
-    names += (names.empty() ? "" : ", ") + std::string(format->name);
+    names += (names.empty() ? "" : "|") + std::string(format->name);
   }
   return names;
 }
@@ -65,7 +65,7 @@ int run_quantize(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   const ParsedFlags flags = parse_flags(kFlags, args);
   if (flags.has("help")) {
-    fmt::print("eyrie quantize IN OUT --scheme {} [flags]\n\n{}", scheme_names(),
+    fmt::print("eyrie quantize IN OUT --scheme {} [flags]\n\n{}\n", scheme_names(),
                flags_help(kFlags));
     return 0;
   }
