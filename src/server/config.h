@@ -55,7 +55,7 @@ struct ServerConfig {
   size_t max_body_bytes = size_t{32} << 20;
   uint32_t max_header_bytes = 64U << 10;
   int32_t max_connections = 8192;
-  int32_t max_choices = 128;               // n, and prompts x n of one request
+  int32_t max_choices = 1024;              // prompts x n of one request
   std::chrono::seconds read_timeout{120};  // an idle connection, or a request that trickles in
   std::chrono::seconds write_timeout{60};  // a client that does not read loses its request
 };
