@@ -138,7 +138,10 @@ class Judge {
       }
       const double floor = compared.published_speedup * (1.0 - noise(*compared.point));
       add(compared.speedup >= floor ? Outcome::kMet : Outcome::kNotMet, criterion,
-          fmt::format("ours {:.2f}×", compared.speedup));
+          fmt::format("ours {:.2f}×{}", compared.speedup,
+                      compared.speedup >= floor && compared.speedup < compared.published_speedup
+                          ? ", within noise"
+                          : ""));
     }
   }
 
@@ -362,7 +365,8 @@ std::vector<std::string> settings_in_effect(const Reference& reference, const Sw
   for (const auto& setting : reference.environment) {
     const std::string name = setting.substr(0, setting.find('='));
     const char* value = std::getenv(name.c_str());
-    lines.push_back(fmt::format("{}: here {}", setting, value == nullptr ? "not set" : value));
+    lines.push_back(fmt::format("{} (read by vLLM on ROCm): here {}", setting,
+                                value == nullptr ? "not set" : value));
   }
   const auto positions = result.acceptance_per_position(config_idx);
   if (!positions.empty()) {

@@ -77,13 +77,6 @@ std::string spec_section(const SpecStats& spec) {
   return out;
 }
 
-// Python prints float('inf') as "inf" and 5.0 as "5.0"; file names carry that spelling.
-std::string python_float(double value) {
-  if (std::isinf(value)) return "inf";
-  return value == std::floor(value) && std::fabs(value) < 1e15 ? fmt::format("{:.1f}", value)
-                                                               : fmt::format("{}", value);
-}
-
 Json number_or_inf(double value) { return std::isinf(value) ? Json("inf") : Json(value); }
 
 void add_spec(const SpecStats& spec, Json& out) {
@@ -137,6 +130,12 @@ Json own_section(const ServeOptions& options, const ServeRun& run) {
 }
 
 }  // namespace
+
+std::string python_float(double value) {
+  if (std::isinf(value)) return "inf";
+  return value == std::floor(value) && std::fabs(value) < 1e15 ? fmt::format("{:.1f}", value)
+                                                               : fmt::format("{}", value);
+}
 
 std::string report_text(const ServeOptions& options, const ServeRun& run) {
   const Metrics& m = run.metrics;

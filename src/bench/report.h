@@ -10,6 +10,9 @@
 
 namespace eyrie::bench {
 
+// As Python prints a float: "inf", "5.0", "0.25"; scripts and file names carry that spelling.
+std::string python_float(double value);
+
 std::string report_text(const ServeOptions& options, const ServeRun& run);
 
 nlohmann::ordered_json result_json(const ServeOptions& options, const ServeRun& run);

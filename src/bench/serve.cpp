@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "bench/report.h"
 #include "bench/server_info.h"
 #include "bench/warnings.h"
 
@@ -123,14 +124,15 @@ void say_traffic(const Session& session) {
   const auto& options = session.options;
   session.hooks.say("Starting main benchmark run...");
   if (options.arrivals.ramp_up.empty()) {
-    session.hooks.say(fmt::format("Traffic request rate: {}", options.arrivals.request_rate));
+    session.hooks.say(
+        fmt::format("Traffic request rate: {}", python_float(options.arrivals.request_rate)));
   } else {
     session.hooks.say(fmt::format("Traffic ramp-up strategy: {}, {} to {} requests per second",
                                   options.arrivals.ramp_up, options.arrivals.ramp_start,
                                   options.arrivals.ramp_end));
   }
   session.hooks.say(
-      fmt::format("Burstiness factor: {} ({})", options.arrivals.burstiness,
+      fmt::format("Burstiness factor: {} ({})", python_float(options.arrivals.burstiness),
                   options.arrivals.burstiness == 1.0 ? "Poisson process" : "Gamma distribution"));
   session.hooks.say(options.max_concurrency
                         ? fmt::format("Maximum request concurrency: {}", *options.max_concurrency)

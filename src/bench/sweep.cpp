@@ -99,7 +99,9 @@ SweepPoint measure_point(const SweepPlan& plan, RunStore& store, SweepBackend& b
     OrderedJson result = backend.measure(config, options_for(plan, concurrency));
     const RunSummary run = summarize_run(result);
     if (run.failed == 0 && run.completed > 0) {
-      store.put(key, config.name, concurrency, result.dump());
+      // A server's error text may be cut inside a character.
+      store.put(key, config.name, concurrency,
+                result.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
     }
     point.add(std::move(result), /*stored=*/false);
   }

@@ -123,7 +123,11 @@ std::vector<std::string> sweep_warnings(const SweepResult& result) {
   std::vector<std::string> order;
   std::map<std::string, Kind> kinds;
   for (const auto& point : result.points) {
-    for (const auto& warning : point.run().warnings) {
+    std::vector<std::string> warnings;
+    for (const auto& run : point.runs) {
+      warnings.insert(warnings.end(), run.warnings.begin(), run.warnings.end());
+    }
+    for (const auto& warning : warnings) {
       std::string shape;
       for (const char c : warning) {
         if (std::isdigit(static_cast<unsigned char>(c)) == 0) shape += c;
@@ -137,6 +141,8 @@ std::vector<std::string> sweep_warnings(const SweepResult& result) {
     }
   }
   std::vector<std::string> lines;
+  size_t num_runs = 0;
+  for (const auto& point : result.points) num_runs += point.runs.size();
   for (const auto& shape : order) {
     const Kind& kind = kinds[shape];
     lines.push_back(kind.count == 1 ? fmt::format("{}: {}", kind.place, kind.text)

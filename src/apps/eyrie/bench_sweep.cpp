@@ -261,7 +261,9 @@ void write_reports(const SweepSetup& setup, const std::vector<bench::Verdict>& v
     }
   }
   const auto path = [&](const char* name) { return (setup.out / name).string(); };
-  write_file_atomically(path("sweep.json"), json.dump(1) + "\n");
+  write_file_atomically(
+      path("sweep.json"),
+      json.dump(1, ' ', false, bench::OrderedJson::error_handler_t::replace) + "\n");
   write_file_atomically(path("sweep.md"), bench::sweep_markdown(setup.result, reference, verdicts));
   write_file_atomically(path("report.html"), bench::sweep_html(setup.result, reference, verdicts));
   fmt::print("\nReport: {}\n        {}, {}, {}\n", fs::absolute(path("report.html")).string(),
