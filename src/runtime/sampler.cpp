@@ -250,7 +250,7 @@ TokenId Sampler::sample_draft(std::span<const float> logits, std::span<const Tok
                               const SamplingParams& params, int64_t position) {
   CHECK(!logits.empty() && (d2t.empty() || d2t.size() == logits.size()));
   const auto target_id = [&](TokenId t) { return d2t.empty() ? t : d2t[static_cast<size_t>(t)]; };
-  if (!all_finite(logits)) return target_id(0);
+  if (!all_finite(logits)) return kNumericFault;
   const TokenId top = first_argmax(logits);
   if (params.greedy()) return target_id(top);
   const double max_logit = logits[static_cast<size_t>(top)];
