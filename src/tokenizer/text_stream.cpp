@@ -118,20 +118,20 @@ bool TextStream::push(TokenId token, std::vector<TextPiece>& out, bool check_sto
 
 void TextStream::finish(std::vector<TextPiece>& out) {
   if (matched_stop_idx_ >= 0) return;
+  if (const std::string rest = detokenizer_.flush(); !rest.empty()) waiting_.back().text += rest;
   for (TextPiece& piece : waiting_) out.push_back(std::move(piece));
   waiting_.clear();
-  if (std::string rest = detokenizer_.flush(); !rest.empty()) {
-    out.push_back({-1, std::move(rest), false});
-  }
 }
 
 const std::string* TextStream::matched_stop() const {
   return matched_stop_idx_ < 0 ? nullptr : &options_.stop[static_cast<size_t>(matched_stop_idx_)];
 }
 
-// Whole pieces only: a reader that looks for markers gets each in one piece.
+// Whole pieces only: a reader that looks for markers gets each in one piece. The last one waits
+// while it may get the U+FFFD of an unfinished character.
 void TextStream::release(size_t certain, std::vector<TextPiece>& out) {
-  while (!waiting_.empty() && waiting_begin_ + waiting_.front().text.size() <= certain) {
+  const size_t num_kept = detokenizer_.has_pending() ? 1 : 0;
+  while (waiting_.size() > num_kept && waiting_begin_ + waiting_.front().text.size() <= certain) {
     waiting_begin_ += waiting_.front().text.size();
     out.push_back(std::move(waiting_.front()));
     waiting_.pop_front();

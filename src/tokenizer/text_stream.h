@@ -26,6 +26,10 @@ class StreamingDetokenizer {
 
   std::string push(TokenId id);
   std::string flush();  // at the end of the answer
+  // Whether flush would give text.
+  bool has_pending() const {
+    return utf8_.has_pending() || prompt_tail_.size() > num_prompt_bytes_;
+  }
 
  private:
   const Tokenizer* tokenizer_;
@@ -76,7 +80,8 @@ struct TextStreamOptions {
   bool include_stop = false;        // include_stop_str_in_output
 };
 
-// Detokenizer and stop strings together: tokens in, pieces out, one piece a token, in order.
+// Detokenizer and stop strings together: tokens in, pieces out, exactly one piece a token, in
+// order.
 class TextStream {
  public:
   TextStream(const Tokenizer& tokenizer, TextStreamOptions options,
@@ -86,8 +91,8 @@ class TextStream {
   // here, nothing more may be pushed and finish() adds nothing. check_stop false while min_tokens
   // is not reached.
   bool push(TokenId token, std::vector<TextPiece>& out, bool check_stop = true);
-  // The answer ended without a stop string: what was held back comes out. Bytes of a character that
-  // was never completed come as one more piece, of token -1.
+  // The answer ended without a stop string: what was held back comes out, U+FFFD for bytes of a
+  // character that was never completed with the last token.
   void finish(std::vector<TextPiece>& out);
 
   // The stop string that ended the answer.

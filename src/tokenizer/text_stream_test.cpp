@@ -190,6 +190,19 @@ TEST(TextStreamTest, OnePieceATokenInOrder) {
   EXPECT_FALSE(result.stopped);
 }
 
+TEST(TextStreamTest, AnyTokensGiveOnePieceEachAndTheDecodedText) {
+  std::mt19937 rng(12);
+  for (int round = 0; round < 2000; ++round) {
+    Ids ids(rng() % 20);
+    for (TokenId& id : ids) id = static_cast<TokenId>(rng() % (round % 2 ? 256 : 1256));
+    const bool skip_special = rng() % 2 == 0;
+    const StreamResult result = stream(ids, {.skip_special = skip_special, .stop = {"~~~~"}});
+    ASSERT_EQ(result.pieces.size(), ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(result.pieces[i].token, ids[i]);
+    ASSERT_EQ(joined(result.pieces), golden_tokenizer().decode(ids, skip_special));
+  }
+}
+
 TEST(TextStreamTest, CutsExactlyAtTheStopString) {
   const std::string text = "12 + 30 = 42\n\nQuestion: next";
   for (const std::string stop : {"\n\nQuestion:", "42", "=", "2\n", "n", "1"}) {
@@ -238,7 +251,8 @@ TEST(TextStreamTest, AnUnfinishedCharacterComesLast) {
   for (const TokenId id : byte_ids("\xF0\x9F")) ids.push_back(id);
   const StreamResult result = stream(ids, {});
   EXPECT_EQ(joined(result.pieces), "ok\uFFFD");
-  EXPECT_EQ(result.pieces.back().token, -1);
+  ASSERT_EQ(result.pieces.size(), ids.size());
+  EXPECT_EQ(result.pieces.back().text, "\uFFFD");
 }
 
 }  // namespace
