@@ -34,37 +34,53 @@ struct Scratch {
   float* probs;    // [queries][16]
   float* sums;     // [queries][16]
   float* maxima;   // [queries]
-  float* factors;  // [queries]: what the output so far is multiplied by
+  float* factors;  // [queries + 16 of padding]: what the output so far is multiplied by
 };
 
-// Rows k of 16 cache rows → transposed[k][position]. Pairs of columns travel as one 32-bit word
-// through 4 × 4 transposes.
-HWY_INLINE void transpose_keys(const bf16* keys, int64_t stride, int width, float* transposed) {
+// Four words from each of kLanes / 4 cache rows: row, row + 4, row + 8 …
+HWY_INLINE VU load_quads(const bf16* row, int64_t stride) {
   const hn::Full128<uint32_t> d4;
-  const hn::Full128<float> f4;
-  const auto high = hn::Set(d4, 0xffff0000u);
-  for (int j = 0; j < 16; j += 4) {
-    const bf16* row = keys + j * stride;
-    const auto load = [&](int i, int k) HWY_ATTR {
-      return hn::LoadU(d4, reinterpret_cast<const uint32_t*>(row + i * stride + k));
-    };
+  const auto quad = [&](int i) HWY_ATTR {
+    return hn::LoadU(d4, reinterpret_cast<const uint32_t*>(row + 4 * i * stride));
+  };
+#if HWY_TARGET == HWY_AVX3
+  const hn::Full256<uint32_t> d8;
+  return hn::Combine(du, hn::Combine(d8, quad(3), quad(2)), hn::Combine(d8, quad(1), quad(0)));
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Combine(du, quad(1), quad(0));
+#else
+  return quad(0);
+#endif
+}
+
+// 16 cache rows → transposed[k][position]. Pairs of columns travel as one 32-bit word through 4 × 4
+// transposes within 128-bit blocks; the blocks hold every fourth row, so a result is one run of
+// positions.
+HWY_INLINE void transpose_keys(const bf16* keys, int64_t stride, int width, float* transposed) {
+  const VU high = hn::Set(du, 0xffff0000u);
+  for (int v = 0; v < kVecs; ++v) {
+    const bf16* row = keys + v * kLanes * stride;
     int k = 0;
     for (; k + 8 <= width; k += 8) {
-      const auto a = load(0, k), b = load(1, k), c = load(2, k), d = load(3, k);
-      const auto ac0 = hn::InterleaveLower(d4, a, c), ac1 = hn::InterleaveUpper(d4, a, c);
-      const auto bd0 = hn::InterleaveLower(d4, b, d), bd1 = hn::InterleaveUpper(d4, b, d);
-      float* out = transposed + k * 16 + j;
-      const auto put = [&](int pair, hn::Vec<decltype(d4)> w) HWY_ATTR {
-        hn::StoreU(hn::BitCast(f4, hn::ShiftLeft<16>(w)), f4, out + pair * 32);
-        hn::StoreU(hn::BitCast(f4, hn::And(w, high)), f4, out + pair * 32 + 16);
+      const VU a = load_quads(row + k, stride), b = load_quads(row + stride + k, stride);
+      const VU c = load_quads(row + 2 * stride + k, stride);
+      const VU d = load_quads(row + 3 * stride + k, stride);
+      const VU ac0 = hn::InterleaveLower(du, a, c), ac1 = hn::InterleaveUpper(du, a, c);
+      const VU bd0 = hn::InterleaveLower(du, b, d), bd1 = hn::InterleaveUpper(du, b, d);
+      float* out = transposed + k * 16 + v * kLanes;
+      const auto put = [&](int pair, VU w) HWY_ATTR {
+        hn::StoreU(hn::BitCast(df, hn::ShiftLeft<16>(w)), df, out + pair * 32);
+        hn::StoreU(hn::BitCast(df, hn::And(w, high)), df, out + pair * 32 + 16);
       };
-      put(0, hn::InterleaveLower(d4, ac0, bd0));
-      put(1, hn::InterleaveUpper(d4, ac0, bd0));
-      put(2, hn::InterleaveLower(d4, ac1, bd1));
-      put(3, hn::InterleaveUpper(d4, ac1, bd1));
+      put(0, hn::InterleaveLower(du, ac0, bd0));
+      put(1, hn::InterleaveUpper(du, ac0, bd0));
+      put(2, hn::InterleaveLower(du, ac1, bd1));
+      put(3, hn::InterleaveUpper(du, ac1, bd1));
     }
     for (; k < width; ++k) {
-      for (int i = 0; i < 4; ++i) transposed[k * 16 + j + i] = to_float(row[i * stride + k]);
+      for (int i = 0; i < kLanes; ++i) {
+        transposed[k * 16 + v * kLanes + i] = to_float(row[i * stride + k]);
+      }
     }
   }
 }
@@ -120,31 +136,43 @@ inline constexpr ScoreTile kScoreTiles[] = {
 };
 static_assert(sizeof(kScoreTiles) / sizeof(kScoreTiles[0]) == kScoreRows);
 
-// One query's softmax step over a tile of which it sees `visible` positions: scores → probs in
-// place.
-HWY_INLINE void softmax_step(float scale, int visible, float* scores, float* sums, float* maximum,
-                             float* factor) {
+// The softmax step of queries [begin, end) over a tile: scores → probs in place, sums, maxima, and
+// factors, by which the output so far is multiplied. Three passes, so that the queries' chains of
+// operations overlap; `seen(q)` positions of the tile are visible to query q.
+template <typename Seen>
+HWY_INLINE void softmax_step(const Scratch& s, int64_t begin, int64_t end, float scale,
+                             const Seen& seen) {
   const VF minus_inf = hn::Set(df, -HUGE_VALF);
-  VF s[kVecs], largest = minus_inf;
-  hn::Mask<F> seen[kVecs];
-  for (int v = 0; v < kVecs; ++v) {
-    const VI position = hn::Iota(di, v * kLanes);
-    seen[v] = hn::RebindMask(df, hn::Lt(position, hn::Set(di, visible)));
-    s[v] = hn::Mul(hn::LoadU(df, scores + v * kLanes), hn::Set(df, scale));
-    s[v] = hn::IfThenElse(seen[v], s[v], minus_inf);
-    largest = hn::Max(largest, s[v]);
+  const auto mask = [](int visible, int v) HWY_ATTR {
+    return hn::RebindMask(df, hn::Lt(hn::Iota(di, v * kLanes), hn::Set(di, visible)));
+  };
+  for (int64_t q = begin; q < end; ++q) {
+    float* scores = s.probs + q * 16;
+    VF largest = minus_inf;
+    for (int v = 0; v < kVecs; ++v) {
+      const VF x = hn::Mul(hn::LoadU(df, scores + v * kLanes), hn::Set(df, scale));
+      const VF y = hn::IfThenElse(mask(seen(q), v), x, minus_inf);
+      hn::StoreU(y, df, scores + v * kLanes);
+      largest = hn::Max(largest, y);
+    }
+    const float old = s.maxima[q], tile = hn::GetLane(hn::MaxOfLanes(df, largest));
+    s.maxima[q] = HWY_MAX(old, tile);
+    s.factors[q] = old - s.maxima[q];  // -inf in the first tile
   }
-  const float old = *maximum;
-  const float now = HWY_MAX(old, hn::GetLane(hn::MaxOfLanes(df, largest)));
-  const float decay = hn::GetLane(exp(hn::Set(df, old - now)));  // 0 in the first tile
-  for (int v = 0; v < kVecs; ++v) {
-    const VF p = hn::IfThenElseZero(seen[v], exp(hn::Sub(s[v], hn::Set(df, now))));
-    hn::StoreU(p, df, scores + v * kLanes);
-    const VF sum = hn::LoadU(df, sums + v * kLanes);
-    hn::StoreU(hn::MulAdd(sum, hn::Set(df, decay), p), df, sums + v * kLanes);
+  for (int64_t q = begin; q < end; q += kLanes) {  // the last vector may go past the end: padding
+    hn::StoreU(exp(hn::LoadU(df, s.factors + q)), df, s.factors + q);
   }
-  *maximum = now;
-  *factor = decay;
+  for (int64_t q = begin; q < end; ++q) {
+    float* scores = s.probs + q * 16;
+    for (int v = 0; v < kVecs; ++v) {
+      // What is not seen is -inf here, and e^-inf is 0.
+      const VF x = hn::LoadU(df, scores + v * kLanes);
+      const VF p = exp(hn::Sub(x, hn::Set(df, s.maxima[q])));
+      hn::StoreU(p, df, scores + v * kLanes);
+      float* sums = s.sums + q * 16 + v * kLanes;
+      hn::StoreU(hn::MulAdd(hn::LoadU(df, sums), hn::Set(df, s.factors[q]), p), df, sums);
+    }
+  }
 }
 
 // out[r][·] = out[r][·] · factor[r] + Σ_{j < count} probs[r][j] · values[j][·]
@@ -249,7 +277,7 @@ Scratch carve(float* memory, int64_t num_queries, int64_t key_width, int64_t val
   s.sums = s.probs + num_queries * 16;
   s.maxima = s.sums + num_queries * 16;
   s.factors = s.maxima + num_queries;
-  s.queries = s.factors + num_queries;
+  s.queries = s.factors + num_queries + 16;
   return s;
 }
 
@@ -280,11 +308,10 @@ void attend(const AttendParams& p, float* scratch) {
       const auto rows = static_cast<int>(HWY_MIN(int64_t{kScoreRows}, num_queries - q));
       kScoreTiles[rows - 1](s.queries + q * width, s.keys, width, s.probs + q * 16);
     }
-    for (int64_t q = first_query; q < num_queries; ++q) {
+    softmax_step(s, first_query, num_queries, p.scale, [&](int64_t q) HWY_ATTR {
       const int64_t seen = p.first_position + q / p.num_heads + 1 - j;
-      softmax_step(p.scale, static_cast<int>(HWY_MIN(int64_t{16}, seen)), s.probs + q * 16,
-                   s.sums + q * 16, s.maxima + q, s.factors + q);
-    }
+      return static_cast<int>(HWY_MIN(int64_t{16}, seen));
+    });
     for (int64_t row = first_seeing; row < first_full; ++row) {
       add_values(p, s, row * p.num_heads, (row + 1) * p.num_heads,
                  static_cast<int>(p.first_position + row + 1 - j));
@@ -317,7 +344,7 @@ const AttentionKernels& attention_kernels() {
 }
 
 int64_t attend_scratch(int64_t num_queries, int64_t key_width, int64_t value_width) {
-  return (key_width + value_width) * 16 + num_queries * (16 + 16 + 2 + key_width) + 16;
+  return (key_width + value_width) * 16 + num_queries * (16 + 16 + 2 + key_width) + 32;
 }
 
 }  // namespace eyrie::ops::cpu

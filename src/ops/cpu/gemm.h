@@ -40,7 +40,7 @@ void pack_tiles(const GemmKernels& kernels, const PanelMatrix& m, const RowTiles
     const int64_t begin = tiles.begin(tile);
     const int size = tiles.size(tile);
     for (int r = 0; r < size; ++r) rows[r] = row(begin + r);
-    kernels.pack(rows, size, m.in, m.padded_in, packed + begin * m.padded_in);
+    kernels.pack(m, rows, size, packed + begin * m.padded_in);
   }
 }
 

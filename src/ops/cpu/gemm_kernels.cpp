@@ -61,7 +61,11 @@ struct DecodeBf16 {
   }
 };
 
-// An E4M3 code moved to the top of a float32 is the value times 2^-120, subnormals included.
+// An E4M3 code moved to the top of a float32 is the value times 2^-120, subnormals included. pack()
+// multiplies the activations by 2^64 and the row's scale brings back the other 2^56, so that no
+// weight needs a multiplication; products stay exact from 2^-70 to 2^63.
+inline constexpr float kFp8InputScale = 0x1p64f, kFp8OutputScale = 0x1p56f;
+
 struct DecodeFp8 {
   static constexpr int kStep = 2, kBlock = 0, kStepBytes = 64;
   using Words = VI;
@@ -71,8 +75,8 @@ struct DecodeFp8 {
   template <int kByte>
   static HWY_INLINE VF decode_byte(Words w) {
     const VI top = hn::ShiftLeft<24 - 8 * kByte>(w);
-    const VI bits = hn::And(hn::ShiftRight<4>(top), hn::Set(di, static_cast<int32_t>(0x87f00000u)));
-    return hn::Mul(hn::BitCast(df, bits), hn::Set(df, 0x1p120f));
+    return hn::BitCast(
+        df, hn::And(hn::ShiftRight<4>(top), hn::Set(di, static_cast<int32_t>(0x87f00000u))));
   }
   template <int kK>
   static HWY_INLINE Pair decode(Words w, const Pair&) {
@@ -223,8 +227,9 @@ void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out
     for (int r = 0; r < R; ++r) {
       VF low = acc[r][2 * g], high = acc[r][2 * g + 1];
       if (m.row_scales != nullptr) {
-        low = hn::Mul(low, hn::LoadU(df, m.row_scales + p[g].column));
-        high = hn::Mul(high, hn::LoadU(df, m.row_scales + p[g].column + 16));
+        const VF unit = hn::Set(df, kFp8OutputScale);
+        low = hn::Mul(hn::Mul(low, unit), hn::LoadU(df, m.row_scales + p[g].column));
+        high = hn::Mul(hn::Mul(high, unit), hn::LoadU(df, m.row_scales + p[g].column + 16));
       }
       store_outputs(low, out[r], p[g].column, m.out);
       store_outputs(high, out[r], p[g].column + 16, m.out);
@@ -289,31 +294,34 @@ void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t pan
 }
 
 // Four rows at a time through 4 × 4 transposes of 128-bit vectors, the rest one by one.
-void pack(const float* const* rows, int num_rows, int64_t in, int64_t padded_in, float* packed) {
+void pack(const PanelMatrix& m, const float* const* rows, int num_rows, float* packed) {
   const hn::Full128<float> d4;
+  const float scale = m.encoding == Encoding::kFp8 ? kFp8InputScale : 1.0f;
+  const auto scale4 = hn::Set(d4, scale);
   int r = 0;
   for (; r + 4 <= num_rows; r += 4) {
     const float* const* q = rows + r;
+    const auto load = [&](int i, int64_t k)
+                          HWY_ATTR { return hn::Mul(hn::LoadU(d4, q[i] + k), scale4); };
     int64_t k = 0;
-    for (; k + 4 <= in; k += 4) {
-      const auto a = hn::LoadU(d4, q[0] + k), b = hn::LoadU(d4, q[1] + k);
-      const auto c = hn::LoadU(d4, q[2] + k), e = hn::LoadU(d4, q[3] + k);
+    for (; k + 4 <= m.in; k += 4) {
+      const auto a = load(0, k), b = load(1, k), c = load(2, k), d = load(3, k);
       const auto ac0 = hn::InterleaveLower(d4, a, c), ac1 = hn::InterleaveUpper(d4, a, c);
-      const auto be0 = hn::InterleaveLower(d4, b, e), be1 = hn::InterleaveUpper(d4, b, e);
+      const auto bd0 = hn::InterleaveLower(d4, b, d), bd1 = hn::InterleaveUpper(d4, b, d);
       float* out = packed + k * num_rows + r;
-      hn::StoreU(hn::InterleaveLower(d4, ac0, be0), d4, out);
-      hn::StoreU(hn::InterleaveUpper(d4, ac0, be0), d4, out + num_rows);
-      hn::StoreU(hn::InterleaveLower(d4, ac1, be1), d4, out + 2 * num_rows);
-      hn::StoreU(hn::InterleaveUpper(d4, ac1, be1), d4, out + 3 * num_rows);
+      hn::StoreU(hn::InterleaveLower(d4, ac0, bd0), d4, out);
+      hn::StoreU(hn::InterleaveUpper(d4, ac0, bd0), d4, out + num_rows);
+      hn::StoreU(hn::InterleaveLower(d4, ac1, bd1), d4, out + 2 * num_rows);
+      hn::StoreU(hn::InterleaveUpper(d4, ac1, bd1), d4, out + 3 * num_rows);
     }
-    for (; k < in; ++k) {
-      for (int i = 0; i < 4; ++i) packed[k * num_rows + r + i] = q[i][k];
+    for (; k < m.in; ++k) {
+      for (int i = 0; i < 4; ++i) packed[k * num_rows + r + i] = q[i][k] * scale;
     }
   }
   for (; r < num_rows; ++r) {
-    for (int64_t k = 0; k < in; ++k) packed[k * num_rows + r] = rows[r][k];
+    for (int64_t k = 0; k < m.in; ++k) packed[k * num_rows + r] = rows[r][k] * scale;
   }
-  for (int64_t i = in * num_rows; i < padded_in * num_rows; ++i) packed[i] = 0.0f;
+  for (int64_t i = m.in * num_rows; i < m.padded_in * num_rows; ++i) packed[i] = 0.0f;
 }
 
 const GemmKernels* gemm_table() {

@@ -15,9 +15,9 @@ inline constexpr int kMaxTileRows = 12;
 struct GemmKernels {
   int max_rows;  // rows of this target's largest register tile
 
-  // packed[k * num_rows + r] = rows[r][k]; k in [in, padded_in) becomes 0. num_rows ≤ max_rows.
-  void (*pack)(const float* const* rows, int num_rows, int64_t in, int64_t padded_in,
-               float* packed);
+  // packed[k * num_rows + r] = rows[r][k], times what the encoding's kernel wants its input scaled
+  // by; k in [in, padded_in) becomes 0. num_rows ≤ max_rows.
+  void (*pack)(const PanelMatrix& matrix, const float* const* rows, int num_rows, float* packed);
 
   // out[r][o] = Σ_k packed[k, r] · weight[o, k] for the outputs of panels [panel_begin, panel_end).
   void (*panels)(const PanelMatrix& matrix, const float* packed, int num_rows, int64_t panel_begin,
