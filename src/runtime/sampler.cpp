@@ -1,6 +1,8 @@
 #include "runtime/sampler.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -12,15 +14,43 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Any NaN or infinity turns the sum of x * 0 into NaN, without a branch per element.
-bool all_finite(std::span<const float> row) {
-  float sum = 0.0F;
-  for (const float x : row) sum += x * 0.0F;
-  return sum == 0.0F;
+// One pass over a row in lanes, so that the compiler uses SIMD without being told to reorder sums.
+struct RowScan {
+  float max = 0.0F;
+  bool finite = false;
+};
+RowScan scan(std::span<const float> row) {
+  constexpr size_t kLanes = 16;
+  constexpr uint32_t kExponent = 0x7F800000U;  // all ones: NaN or infinity
+  std::array<float, kLanes> max;
+  max.fill(kMasked);
+  std::array<uint32_t, kLanes> bad{};
+  const auto take = [&](size_t lane, float x) {
+    max[lane] = x > max[lane] ? x : max[lane];
+    bad[lane] |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x) & kExponent) == kExponent);
+  };
+  size_t i = 0;
+  for (; i + kLanes <= row.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) take(lane, row[i + lane]);
+  }
+  for (; i < row.size(); ++i) take(0, row[i]);
+  RowScan result{kMasked, true};
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    result.max = std::max(result.max, max[lane]);
+    result.finite &= bad[lane] == 0;
+  }
+  return result;
 }
 
-TokenId first_argmax(std::span<const float> row) {
-  return static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+TokenId first_of(std::span<const float> row, float value) {
+  return static_cast<TokenId>(std::find(row.begin(), row.end(), value) - row.begin());
+}
+
+// e^x for x <= 0, as sampling weights need it: to float32's rounding, and nothing below e^-40,
+// which no noise can lift over the likeliest token.
+double weight_of(double x) {
+  constexpr double kNegligible = -40.0;
+  return x < kNegligible ? 0.0 : std::exp(static_cast<float>(x));
 }
 
 // Exponential noise of one (seed, position): four token ids share a Philox block.
@@ -29,26 +59,29 @@ class RaceNoise {
   RaceNoise(uint64_t seed, int64_t position)
       : stream_(seed), position_(static_cast<uint64_t>(position)) {}
 
-  double exponential(TokenId token) {
+  // The token's score weight / e, if it is above `best`; otherwise anything not above it.
+  double score(TokenId token, double weight, double best) {
+    const double u = uniform(token);
+    // -log u >= 1 - u: most tokens cannot win, and that is known without a logarithm.
+    if (weight <= best * (1.0 - u)) return 0.0;
+    return weight / -std::log(u);
+  }
+
+ private:
+  double uniform(TokenId token) {
     const int64_t lane = token >> 2;
     if (lane != lane_) {
       lane_ = lane;
       block_ = stream_.block(position_, static_cast<uint64_t>(lane));
     }
-    const double u =
-        (static_cast<double>(block_[static_cast<size_t>(token & 3)]) + 0.5) * 0x1.0p-32;
-    return -std::log(u);
+    return (static_cast<double>(block_[static_cast<size_t>(token & 3)]) + 0.5) * 0x1.0p-32;
   }
 
- private:
   NoiseStream stream_;
   uint64_t position_;
   int64_t lane_ = -1;
   PhiloxBlock block_{};
 };
-
-// The smallest exponential RaceNoise can give is -log(1 - 2^-33) > 2^-33.
-constexpr double kSmallestExponential = 0x1.0p-33;
 
 void mask_bad_words(std::span<float> logits, const SamplingParams& params,
                     std::span<const TokenId> output) {
@@ -109,16 +142,17 @@ Sampler::Sampler(int64_t vocab_size) {
 TokenId Sampler::sample(std::span<const float> logits, const SamplingParams& params,
                         const TokenHistory& history, int64_t position, Logprobs* out) {
   CHECK(!logits.empty());
-  if (!all_finite(logits)) return kNumericFault;
+  const RowScan raw = scan(logits);
+  if (!raw.finite) return kNumericFault;
   const bool changed = process(logits, params, history);
   const std::span<const float> row = changed ? std::span<const float>(logits_) : logits;
-  TokenId token = first_argmax(row);
-  if (row[static_cast<size_t>(token)] == kMasked) {
+  const float max = changed ? scan(row).max : raw.max;
+  TokenId token = -1;
+  if (max == kMasked) {
     // Every token is forbidden: masks cannot ask for the impossible, so the raw row decides.
-    token = first_argmax(logits);
-  } else if (!params.greedy()) {
-    if (!changed) logits_.assign(logits.begin(), logits.end());
-    token = race(params, position);
+    token = first_of(logits, raw.max);
+  } else {
+    token = params.greedy() ? first_of(row, max) : race(row, max, params, position);
   }
   if (out != nullptr) CHECK(logprobs_of(logits, token, params.logprobs.value_or(0), out));
   return token;
@@ -169,15 +203,15 @@ bool Sampler::process(std::span<const float> logits, const SamplingParams& param
   return true;
 }
 
-// Temperature, filters and the exponential race over logits_, whose maximum is finite.
-TokenId Sampler::race(const SamplingParams& params, int64_t position) {
-  const double max_logit = *std::max_element(logits_.begin(), logits_.end());
+// Temperature, filters and the exponential race over a processed row, whose maximum is finite.
+TokenId Sampler::race(std::span<const float> row, float max, const SamplingParams& params,
+                      int64_t position) {
   // vLLM's floor: below 0.01 the division overflows what its logits can hold.
   const double inverse_temperature = 1.0 / std::max(params.temperature, 0.01);
   candidates_.clear();
   weight_.clear();
-  for (size_t t = 0; t < logits_.size(); ++t) {
-    const double weight = std::exp((logits_[t] - max_logit) * inverse_temperature);
+  for (size_t t = 0; t < row.size(); ++t) {
+    const double weight = weight_of((double{row[t]} - max) * inverse_temperature);
     if (weight < params.min_p || weight == 0.0) continue;
     candidates_.push_back(static_cast<TokenId>(t));
     weight_.push_back(weight);
@@ -186,12 +220,13 @@ TokenId Sampler::race(const SamplingParams& params, int64_t position) {
   if (params.top_p < 1.0) keep_top_p(params.top_p);
 
   RaceNoise noise(params.seed, position);
-  TokenId best = -1;
-  double best_score = -1.0;
+  // The likeliest token goes first, so that the bar is high from the start.
+  const auto top =
+      static_cast<size_t>(std::max_element(weight_.begin(), weight_.end()) - weight_.begin());
+  TokenId best = candidates_[top];
+  double best_score = noise.score(best, weight_[top], 0.0);
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    // No noise can lift this token over the leader, so none is drawn.
-    if (weight_[i] < best_score * kSmallestExponential) continue;
-    const double score = weight_[i] / noise.exponential(candidates_[i]);
+    const double score = noise.score(candidates_[i], weight_[i], best_score);
     if (score > best_score) {
       best_score = score;
       best = candidates_[i];
@@ -228,13 +263,23 @@ void Sampler::keep_top_p(double top_p) {
     sorted_.emplace_back(weight_[i], candidates_[i]);
     total += weight_[i];
   }
-  std::sort(sorted_.begin(), sorted_.end(), [](const auto& a, const auto& b) {
+  const auto likelier = [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;
-  });
+  };
+  // The set is small as a rule: sort a head of the list, and a longer one only if it does not do.
   double mass = 0.0;
   size_t kept = 0;
-  while (kept < sorted_.size() && (kept == 0 || mass < top_p * total))
+  size_t num_sorted = 0;
+  const auto at = [&](size_t i) { return sorted_.begin() + static_cast<int64_t>(i); };
+  while (kept < sorted_.size() && (kept == 0 || mass < top_p * total)) {
+    if (kept == num_sorted) {
+      const size_t head = std::min(sorted_.size(), std::max<size_t>(64, num_sorted * 8));
+      if (head < sorted_.size()) std::nth_element(at(kept), at(head - 1), sorted_.end(), likelier);
+      std::sort(at(kept), at(head), likelier);
+      num_sorted = head;
+    }
     mass += sorted_[kept++].first;
+  }
   // Back in id order, so that neighbours share a block of noise.
   std::sort(sorted_.begin(), sorted_.begin() + static_cast<int64_t>(kept),
             [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -250,19 +295,18 @@ TokenId Sampler::sample_draft(std::span<const float> logits, std::span<const Tok
                               const SamplingParams& params, int64_t position) {
   CHECK(!logits.empty() && (d2t.empty() || d2t.size() == logits.size()));
   const auto target_id = [&](TokenId t) { return d2t.empty() ? t : d2t[static_cast<size_t>(t)]; };
-  if (!all_finite(logits)) return kNumericFault;
-  const TokenId top = first_argmax(logits);
-  if (params.greedy()) return target_id(top);
-  const double max_logit = logits[static_cast<size_t>(top)];
+  const RowScan raw = scan(logits);
+  if (!raw.finite) return kNumericFault;
+  TokenId best = target_id(first_of(logits, raw.max));
+  if (params.greedy()) return best;
   const double inverse_temperature = 1.0 / std::max(params.temperature, 0.01);
   RaceNoise noise(params.seed, position);
-  TokenId best = target_id(top);
-  double best_score = 1.0 / noise.exponential(best);
+  double best_score = noise.score(best, 1.0, 0.0);
   for (size_t t = 0; t < logits.size(); ++t) {
-    const double weight = std::exp((logits[t] - max_logit) * inverse_temperature);
-    if (weight < best_score * kSmallestExponential) continue;
+    const double weight = weight_of((double{logits[t]} - raw.max) * inverse_temperature);
+    if (weight == 0.0) continue;
     const TokenId id = target_id(static_cast<TokenId>(t));
-    const double score = weight / noise.exponential(id);
+    const double score = noise.score(id, weight, best_score);
     if (score > best_score) {
       best_score = score;
       best = id;
@@ -274,11 +318,11 @@ TokenId Sampler::sample_draft(std::span<const float> logits, std::span<const Tok
 bool Sampler::logprobs_of(std::span<const float> logits, TokenId token, int32_t num_top,
                           Logprobs* out) {
   CHECK(static_cast<size_t>(token) < logits.size());
-  if (!all_finite(logits)) return false;
-  const double max_logit = *std::max_element(logits.begin(), logits.end());
+  const RowScan raw = scan(logits);
+  if (!raw.finite) return false;
   double sum = 0.0;
-  for (const float x : logits) sum += std::exp(x - max_logit);
-  const double log_total = max_logit + std::log(sum);
+  for (const float x : logits) sum += std::exp(x - raw.max);
+  const double log_total = raw.max + std::log(sum);
   const auto logprob = [&](TokenId t) {
     return static_cast<float>(logits[static_cast<size_t>(t)] - log_total);
   };

@@ -8,7 +8,7 @@
 // distributions overlap.
 //
 // Sampling is an exponential race (Gumbel-max in other words): argmax over tokens of p_t / e_t with
-// e_t = -log u_t, and u_t one 32-bit word of noise; exact to the resolution 2^-32.
+// e_t = -log u_t, and u_t one 32-bit word of noise; exact to float32's rounding.
 //
 // Order: raw logprobs | allowed ids | bad words | min_tokens | logit bias | penalties | temperature
 // | min_p | top_k | top_p | sample. Temperature 0 takes the argmax after the penalties; a tie goes
@@ -109,7 +109,7 @@ class Sampler {
 
   // A draft's proposal for `position` from draft logits: temperature and the target's noise, no
   // filters. d2t maps the draft's ids to the target's (empty: the same vocabulary); returns a
-  // target id. Quality only: what it returns can never change the output.
+  // target id, or kNumericFault. What it returns can never change the output, only its speed.
   TokenId sample_draft(std::span<const float> logits, std::span<const TokenId> d2t,
                        const SamplingParams& params, int64_t position);
 
@@ -119,7 +119,8 @@ class Sampler {
  private:
   bool process(std::span<const float> logits, const SamplingParams& params,
                const TokenHistory& history);
-  TokenId race(const SamplingParams& params, int64_t position);
+  TokenId race(std::span<const float> row, float max, const SamplingParams& params,
+               int64_t position);
   void keep_top_k(int32_t top_k);
   void keep_top_p(double top_p);
 
