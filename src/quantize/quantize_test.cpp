@@ -295,6 +295,18 @@ TEST(QuantizeTest, AFailureLeavesNoOutput) {
   EXPECT_FALSE(fs::exists(target.out + ".partial"));
 }
 
+// What a killed run leaves is not called OUT, and the next run starts over from nothing.
+TEST(QuantizeTest, LeftoversOfAKilledRunAreCleared) {
+  const Target target;
+  fs::create_directory(target.out + ".partial");
+  target.folder.write("out.partial/1.safetensors", "half a shard");
+  target.folder.write("out.partial/stray.txt", "x");
+  quantize(target.options(formats::kMxfp4));
+  EXPECT_EQ(Checkpoint::open(target.out).files().size(), 2u);
+  EXPECT_FALSE(fs::exists(target.out + "/stray.txt"));
+  EXPECT_FALSE(fs::exists(target.out + ".partial"));
+}
+
 TEST(QuantizeTest, NamesWhatIsWrong) {
   const Target target;
   Options options = target.options(formats::kMxfp4);
