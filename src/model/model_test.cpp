@@ -160,6 +160,44 @@ TEST_P(ModelTest, LogitsOnlyForTheRowsAsked) {
   EXPECT_EQ(row_of(some, 1), all[3]);
 }
 
+// Formats are per tensor: what each file says is what is computed with.
+struct Encoding {
+  const char* name;
+  const formats::WeightFormat* format;
+  std::vector<std::string> parts;
+};
+
+class EncodingTest : public ::testing::TestWithParam<Encoding> {};
+INSTANTIATE_TEST_SUITE_P(
+    Encodings, EncodingTest,
+    ::testing::Values(Encoding{"mxfp4_experts", &formats::kMxfp4, {".mlp.experts."}},
+                      Encoding{"mxfp4_all_mlp", &formats::kMxfp4, {".mlp."}},
+                      Encoding{"fp8_attention", &formats::kFp8, {".self_attn."}},
+                      Encoding{"fp8_everything", &formats::kFp8, {"_proj", ".mlp."}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_P(EncodingTest, LogitsMatchTheOracleOfTheDecodedWeights) {
+  const TinyCheckpoint tiny = testing::tiny_target().encoded(*GetParam().format, GetParam().parts);
+  Harness harness(ops::cpu_ops(), tiny);
+  const std::vector<int32_t> ids = some_tokens(19);
+  const auto expected = testing::oracle_target(tiny, harness.target->config(), ids);
+  const auto actual = harness.run(ids, 19);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    EXPECT_LT(testing::relative_error(actual.logits[t], expected.logits[t]), kTolerance) << t;
+  }
+}
+
+TEST(KimiK25Test, OneExpertInTwoFormatsIsRefused) {
+  const TinyCheckpoint tiny =
+      testing::tiny_target().encoded(formats::kFp8, {"layers.2.mlp.experts.3.up_proj"});
+  try {
+    Harness harness(ops::cpu_ops(), tiny);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("experts.3.up_proj is fp8"));
+  }
+}
+
 TEST(KimiK25Test, TensorsThatDoNotFitAreNamed) {
   const auto error_of = [](auto&& change) {
     TinyCheckpoint tiny = testing::tiny_target();
@@ -265,6 +303,22 @@ TEST_P(DraftTest, LogitsMatchTheOracleFusedAndChained) {
       testing::oracle_draft(tiny_draft, tiny, harness.draft->config(), aux, next_ids).logits;
   const Rows actual = harness.run_draft(aux, next_ids);
   ASSERT_EQ(actual.size(), expected.size());
+  for (size_t t = 0; t < expected.size(); ++t) {
+    EXPECT_LT(testing::relative_error(actual[t], expected[t]), kTolerance) << t;
+  }
+}
+
+TEST(Eagle3Test, Fp8LayersMatchTheOracle) {
+  const TinyCheckpoint tiny = testing::tiny_target();
+  const TinyCheckpoint tiny_draft =
+      testing::tiny_draft(tiny).encoded(formats::kFp8, {"self_attn.", "mlp."});
+  DraftHarness harness(ops::cpu_ops(), tiny, tiny_draft);
+  const std::vector<int32_t> ids = some_tokens(12);
+  const Rows aux = harness.run(ids, 12, {1, 2, 3}).aux;
+  const std::vector<int32_t> next_ids = some_tokens(16);
+  const Rows expected =
+      testing::oracle_draft(tiny_draft, tiny, harness.draft->config(), aux, next_ids).logits;
+  const Rows actual = harness.run_draft(aux, next_ids);
   for (size_t t = 0; t < expected.size(); ++t) {
     EXPECT_LT(testing::relative_error(actual[t], expected[t]), kTolerance) << t;
   }

@@ -1,5 +1,6 @@
 #include "model/testing.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -7,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "tensor/dtype.h"
+#include "tensor/tensor.h"
 
 namespace eyrie::model::testing {
 namespace {
@@ -125,7 +126,8 @@ void TinyCheckpoint::write(const std::string& folder) const {
   std::string data;
   for (const auto& [name, tensor] : tensors) {
     const size_t begin = data.size();
-    for (const float value : tensor.values) {
+    data += tensor.bytes;
+    for (const float value : tensor.bytes.empty() ? tensor.values : std::vector<float>{}) {
       const auto append = [&](auto x) {
         data.append(reinterpret_cast<const char*>(&x), sizeof(x));
       };
@@ -146,6 +148,43 @@ void TinyCheckpoint::write(const std::string& folder) const {
   std::ofstream file(folder + "/model.safetensors", std::ios::binary);
   file.write(reinterpret_cast<const char*>(&length), sizeof(length));
   file << text << data;
+}
+
+TinyCheckpoint TinyCheckpoint::encoded(const formats::WeightFormat& format,
+                                       const std::vector<std::string>& parts) const {
+  TinyCheckpoint result = *this;
+  for (auto& [name, tensor] : result.tensors) {
+    const bool chosen = std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+      return name.find(part) != std::string::npos;
+    });
+    if (!chosen || !name.ends_with(".weight") || tensor.shape.size() != 2) continue;
+    const int64_t out = tensor.shape[0], in = tensor.shape[1];
+    const int64_t columns = format.data_columns(in), scale_columns = format.scale_columns(in);
+    const size_t data_row = static_cast<size_t>(columns) * dtype_bytes(format.data_dtype);
+    const size_t scale_row = static_cast<size_t>(scale_columns) * dtype_bytes(format.scale_dtype);
+    tensor.bytes.resize(data_row * static_cast<size_t>(out));
+    TinyTensor scales{std::string(dtype_name(format.scale_dtype)), {out, scale_columns}, {}};
+    scales.bytes.resize(scale_row * static_cast<size_t>(out));
+    const formats::Weight weight = {
+        .format = &format,
+        .out = out,
+        .in = in,
+        .data = Tensor(tensor.bytes.data(), format.data_dtype, {out, columns}),
+        .scales = Tensor(scales.bytes.data(), format.scale_dtype, {out, scale_columns})};
+    for (int64_t o = 0; o < out; ++o) {
+      const std::span<float> row(tensor.values.data() + o * in, static_cast<size_t>(in));
+      format.encode_row(row,
+                        std::as_writable_bytes(std::span(tensor.bytes))
+                            .subspan(static_cast<size_t>(o) * data_row, data_row),
+                        std::as_writable_bytes(std::span(scales.bytes))
+                            .subspan(static_cast<size_t>(o) * scale_row, scale_row));
+      format.decode_row(weight, o, row);
+    }
+    tensor.dtype = dtype_name(format.data_dtype);
+    tensor.shape = {out, columns};
+    result.tensors[name + "_scale"] = std::move(scales);
+  }
+  return result;
 }
 
 TinyCheckpoint tiny_target(const TinyOptions& options) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "formats/weight.h"
+
 namespace eyrie::model::testing {
 
 // A folder under the system's temporary directory, removed at scope end.
@@ -28,7 +30,8 @@ class TempFolder {
 struct TinyTensor {
   std::string dtype;  // safetensors' spelling
   std::vector<int64_t> shape;
-  std::vector<float> values;  // BF16: already rounded, so an oracle may use them as they are
+  std::vector<float> values;  // what the file's numbers decode to, so an oracle may use them
+  std::string bytes = {};     // as they lie in the file, when values alone do not say it
 };
 
 struct TinyCheckpoint {
@@ -39,6 +42,9 @@ struct TinyCheckpoint {
     return tensors.at(name).values;
   }
   void write(const std::string& folder) const;
+  // Weights whose name contains one of `parts` in another encoding, scales beside them.
+  TinyCheckpoint encoded(const formats::WeightFormat& format,
+                         const std::vector<std::string>& parts) const;
 };
 
 struct TinyOptions {

@@ -24,10 +24,13 @@ using testing::ServingLoop;
 constexpr int32_t kBlockSize = 16;
 constexpr int32_t kNumBlocks = 256;
 
+// The tiny pair on disk, and as a user quantizes it.
 struct Pair {
   Pair() {
     target.write(folder.path() + "/target");
+    target.encoded(formats::kMxfp4, {".mlp.experts."}).write(folder.path() + "/target-mxfp4");
     draft.write(folder.path() + "/draft");
+    draft.encoded(formats::kFp8, {"self_attn.", "mlp."}).write(folder.path() + "/draft-fp8");
   }
   TempFolder folder;
   TinyCheckpoint target = model::testing::tiny_target();
@@ -39,15 +42,21 @@ const Pair& pair() {
   return instance;
 }
 
-std::unique_ptr<Runner> make_runner(bool with_draft, int num_threads = 2) {
+// Names of folders of the pair; an empty draft is none.
+std::unique_ptr<Runner> make_runner(const std::string& target, const std::string& draft,
+                                    int num_threads = 2) {
   RunnerConfig config;
-  config.model = pair().folder.path() + "/target";
-  if (with_draft) config.draft = pair().folder.path() + "/draft";
+  config.model = pair().folder.path() + "/" + target;
+  if (!draft.empty()) config.draft = pair().folder.path() + "/" + draft;
   config.num_threads = num_threads;
   auto runner = std::make_unique<Runner>(config);
   runner->allocate_kv(kNumBlocks, kBlockSize);
   runner->kv().poison();
   return runner;
+}
+
+std::unique_ptr<Runner> make_runner(bool with_draft, int num_threads = 2) {
+  return make_runner("target", with_draft ? "draft" : "", num_threads);
 }
 
 sched::SchedulerConfig scheduler_config(int32_t num_drafts, int32_t budget = 256) {
@@ -113,16 +122,17 @@ TEST(RunnerTest, FirstTokensAreTheOracles) {
 
 struct Case {
   const char* name;
+  const char* target;
   Request request;
 };
 
 class ExactnessTest : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Requests, ExactnessTest,
-                         ::testing::Values(Case{"greedy", {prompt_of(40, 133), greedy(60)}},
-                                           Case{"seeded", {prompt_of(41, 133), sampled(60, 1234)}},
-                                           Case{"greedy_one_token_prompt",
-                                                {prompt_of(42, 1), greedy(40)}}),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Requests, ExactnessTest,
+    ::testing::Values(Case{"greedy", "target", {prompt_of(40, 133), greedy(60)}},
+                      Case{"seeded", "target", {prompt_of(41, 133), sampled(60, 1234)}},
+                      Case{"greedy_one_token_prompt", {prompt_of(42, 1), greedy(40)}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(ExactnessTest, SameTextHoweverItIsServed) {
   const Request& request = GetParam().request;
