@@ -20,7 +20,7 @@ class BenchTest(unittest.TestCase):
             out = pathlib.Path(folder, "result.json")
             result = harness.run("bench", "serve", "--model", TARGET, "--port", server.port, "--dataset-name", "custom",
                                  "--dataset-path", NANO_MIX, "--num-prompts", "12", "--max-concurrency", "4",
-                                 "--ignore-eos", "--custom-output-len", "32", "--num-warmups", "0",
+                                 "--ignore-eos", "--custom-output-len", "32", "--skip-chat-template", "--num-warmups", "0",
                                  "--save-result", "--result-filename", out, timeout=200)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             drafts = server.metric("vllm:spec_decode_num_drafts_total")
@@ -46,10 +46,11 @@ class BenchTest(unittest.TestCase):
 class SweepTest(unittest.TestCase):
     def sweep(self, folder, *extra):
         draft = " ".join(f"'{a}'" if "{" in a else a for a in spec(DRAFT, 4))
-        return harness.run("bench", "sweep", "--model", TARGET, "--config", "no draft=", "--config", f"BF16 draft={draft}",
-                           "--concurrency", "1,2", "--num-prompts-factor", "2", "--dataset-name", "custom",
+        return harness.run("bench", "sweep", TARGET, "--config", "no draft", "--config", f"BF16 draft={draft}",
+                           "--concurrency", "1,2", "--prompts-per-concurrency", "2", "--port", harness.free_port(), "--dataset-name", "custom",
                            "--dataset-path", NANO_MIX, "--ignore-eos", "--custom-output-len", "16",
-                           "--reference", "amd-mi355x-tp4", "--output-dir", folder, *extra, timeout=300)
+                           "--skip-chat-template", "--temperature", "0",
+                           "--reference", "amd-mi355x-tp4", "--out", folder, *extra, timeout=300)
 
     def test_table_report_and_resume(self):
         with tempfile.TemporaryDirectory() as folder:
