@@ -131,20 +131,21 @@ INSTANTIATE_TEST_SUITE_P(
     Requests, ExactnessTest,
     ::testing::Values(Case{"greedy", "target", {prompt_of(40, 133), greedy(60)}},
                       Case{"seeded", "target", {prompt_of(41, 133), sampled(60, 1234)}},
-                      Case{"greedy_one_token_prompt", {prompt_of(42, 1), greedy(40)}}),
+                      Case{"one_token_prompt", "target", {prompt_of(42, 1), greedy(40)}},
+                      Case{"mxfp4_experts", "target-mxfp4", {prompt_of(43, 70), greedy(40)}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(ExactnessTest, SameTextHoweverItIsServed) {
   const Request& request = GetParam().request;
   std::vector<TokenId> expected;
   int64_t num_accepted = 0, num_rejected = 0;
-  for (const bool with_draft : {false, true}) {
-    const auto runner = make_runner(with_draft);
+  for (const std::string draft : {"", "draft", "draft-fp8"}) {
+    const auto runner = make_runner(GetParam().target, draft);
     for (const int32_t chunk : {256, 16, 7, 512}) {
       for (const bool prefix_cache : {true, false}) {
         SCOPED_TRACE(
-            fmt::format("draft {}, chunk {}, prefix cache {}", with_draft, chunk, prefix_cache));
-        sched::SchedulerConfig config = scheduler_config(with_draft ? 6 : 0, chunk);
+            fmt::format("draft '{}', chunk {}, prefix cache {}", draft, chunk, prefix_cache));
+        sched::SchedulerConfig config = scheduler_config(draft.empty() ? 0 : 6, chunk);
         config.enable_prefix_caching = prefix_cache;
         ServingLoop loop(*runner, config);
         const Answer alone = loop.serve({request})[0];
