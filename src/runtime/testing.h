@@ -10,6 +10,9 @@
 
 namespace eyrie::runtime::testing {
 
+// operator new calls of this process so far (testing_allocations.cpp replaces it).
+int64_t num_heap_allocations();
+
 struct Request {
   std::vector<TokenId> prompt;
   SamplingParams params;
@@ -54,7 +57,9 @@ class ServingLoop {
     return answers;
   }
 
-  const sched::Scheduler& scheduler() const { return scheduler_; }
+  // Counts what execute() allocates, with a counter of the test's own.
+  void watch_allocations(int64_t (*counter)()) { allocation_counter_ = counter; }
+  int64_t num_allocations() const { return num_allocations_; }
   double acceptance_length() const {
     return 1.0 + static_cast<double>(num_accepted_) / static_cast<double>(num_drafted_rows_);
   }
@@ -65,7 +70,9 @@ class ServingLoop {
   void step(std::vector<Answer>& answers, const std::map<sched::SequenceId, size_t>& index) {
     const sched::StepPlan& plan = scheduler_.schedule();
     CHECK(!plan.empty(), "the scheduler has work but plans nothing");
+    const int64_t before = allocation_counter_ == nullptr ? 0 : allocation_counter_();
     const StepOutput& output = runner_.execute(plan);
+    if (allocation_counter_ != nullptr) num_allocations_ += allocation_counter_() - before;
     for (size_t r = 0; r < plan.rows.size(); ++r) {
       const sched::SequenceId seq_id = plan.rows[r].seq_id;
       Answer& answer = answers[index.at(seq_id)];
@@ -97,6 +104,8 @@ class ServingLoop {
   Runner& runner_;
   sched::Scheduler scheduler_;
   sched::SequenceId next_id_ = 0;
+  int64_t (*allocation_counter_)() = nullptr;
+  int64_t num_allocations_ = 0;
   int64_t num_accepted_ = 0, num_rejected_ = 0, num_drafted_rows_ = 0;
 };
 
