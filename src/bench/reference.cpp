@@ -138,10 +138,11 @@ class Judge {
       }
       const double floor = compared.published_speedup * (1.0 - noise(*compared.point));
       add(compared.speedup >= floor ? Outcome::kMet : Outcome::kNotMet, criterion,
-          fmt::format("ours {:.2f}×{}", compared.speedup,
+          fmt::format("ours {:.2f}×{}{}", compared.speedup,
                       compared.speedup >= floor && compared.speedup < compared.published_speedup
                           ? ", within noise"
-                          : ""));
+                          : "",
+                      options_.same_hardware ? "" : ", on other hardware"));
     }
   }
 

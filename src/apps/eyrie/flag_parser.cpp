@@ -220,7 +220,9 @@ nlohmann::json ParsedFlags::json(std::string_view name) const {
 std::string ParsedFlags::given() const {
   std::string text;
   for (const std::string& name : order_) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, values_.at(name).dump());
+    const nlohmann::json& value = values_.at(name);
+    const bool infinite = value.is_number_float() && std::isinf(value.get<double>());  // no JSON
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, infinite ? "inf" : value.dump());
   }
   return text;
 }
