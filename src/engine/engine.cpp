@@ -369,6 +369,7 @@ void Engine::publish_event(const sched::SequenceEvent& event, const runtime::Row
     auto& held = sequence.logprobs;
     held.insert(held.end(), extras.logprobs.begin(),
                 extras.logprobs.begin() + static_cast<int64_t>(num_reported));
+    CHECK_GE(held.size(), chunk.pieces.size());
     const auto end = held.begin() + static_cast<int64_t>(chunk.pieces.size());
     chunk.logprobs.assign(std::make_move_iterator(held.begin()), std::make_move_iterator(end));
     held.erase(held.begin(), end);

@@ -119,14 +119,14 @@ void Answer::take(engine::OutputChunk&& chunk, std::string& events) {
   if (choice.finish != engine::FinishReason::kNone) --num_unfinished_;
 }
 
-Json Answer::stream_chunk(Json entry, const Choice& choice) const {
+Json Answer::stream_chunk(Json entry, const Choice& choice, int64_t num_tokens) const {
   Json chunk = {{"id", header_.id},
                 {"object", object_name()},
                 {"created", header_.created},
                 {"model", model_},
                 {"choices", Json::array({std::move(entry)})}};
   if (continuous_usage_) {
-    chunk["usage"] = usage(static_cast<int64_t>(prompt_of(choice).size()), choice.num_tokens, 0);
+    chunk["usage"] = usage(static_cast<int64_t>(prompt_of(choice).size()), num_tokens, 0);
   }
   if (choice.finish != engine::FinishReason::kNone && !include_usage_) {
     chunk["system_fingerprint"] = header_.system_fingerprint;
@@ -179,15 +179,17 @@ Json Answer::whole() {
   }
   Json total = total_usage();
   if (!total.contains("prompt_tokens_details")) total["prompt_tokens_details"] = nullptr;
-  return {{"id", header_.id},
-          {"object", object_name()},
-          {"created", header_.created},
-          {"model", model_},
-          {"choices", std::move(entries)},
-          {"service_tier", nullptr},
-          {"system_fingerprint", header_.system_fingerprint},
-          {"usage", std::move(total)},
-          {"kv_transfer_params", nullptr}};
+  Json body = {{"id", header_.id},
+               {"object", object_name()},
+               {"created", header_.created},
+               {"model", model_},
+               {"choices", std::move(entries)},
+               {"service_tier", nullptr},
+               {"system_fingerprint", header_.system_fingerprint},
+               {"usage", std::move(total)},
+               {"kv_transfer_params", nullptr}};
+  add_prompt_fields(choices_.front(), body);
+  return body;
 }
 
 std::string Answer::token_text(TokenId id) const {

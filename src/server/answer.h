@@ -62,9 +62,11 @@ class Answer {
   virtual void take_choice(Choice& choice, int32_t choice_idx, engine::OutputChunk& chunk,
                            std::string& events) = 0;
   virtual Json whole_choice(Choice& choice, int32_t choice_idx) = 0;
+  // Fields about the prompt that belong to the body, not to a choice.
+  virtual void add_prompt_fields(const Choice& /*first*/, Json& /*body*/) const {}
 
-  // A stream chunk around one choice's entry.
-  Json stream_chunk(Json entry, const Choice& choice) const;
+  // A stream chunk around one choice's entry; num_tokens is what continuous usage counts by then.
+  Json stream_chunk(Json entry, const Choice& choice, int64_t num_tokens) const;
   Json usage(int64_t num_prompt, int64_t num_completion, int64_t num_cached) const;
   Json total_usage() const;
   std::string token_text(TokenId id) const;  // as logprobs show it

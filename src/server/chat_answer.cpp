@@ -55,7 +55,9 @@ class ChatAnswer final : public Answer {
     if (!choice.started) {
       Json entry = stream_entry(choice_idx, {{"role", role_}, {"content", ""}});
       if (return_token_ids_) entry["prompt_token_ids"] = prompt_of(choice);
-      emit(std::move(entry), choice, false, events);
+      Json chunk = stream_chunk(std::move(entry), choice, 0);
+      chunk.erase("system_fingerprint");
+      append_event(chunk, events);
     }
     std::vector<Json> deltas = delta_jsons(std::exchange(own.deltas, {}));
     if (deltas.empty() && (is_last || !own.logprobs.empty() || !choice.token_ids.empty())) {
@@ -72,7 +74,9 @@ class ChatAnswer final : public Answer {
         entry["stop_reason"] = choice.stop_reason;
       }
       if (i == 0 && return_token_ids_) entry["token_ids"] = std::exchange(choice.token_ids, {});
-      emit(std::move(entry), choice, carries_finish, events);
+      Json chunk = stream_chunk(std::move(entry), choice, choice.num_tokens);
+      if (!carries_finish) chunk.erase("system_fingerprint");
+      append_event(chunk, events);
     }
   }
 
@@ -81,12 +85,6 @@ class ChatAnswer final : public Answer {
             {"delta", std::move(delta)},
             {"logprobs", nullptr},
             {"finish_reason", nullptr}};
-  }
-
-  void emit(Json entry, const Choice& choice, bool is_last, std::string& events) const {
-    Json chunk = stream_chunk(std::move(entry), choice);
-    if (!is_last) chunk.erase("system_fingerprint");
-    append_event(chunk, events);
   }
 
   bool is_shown(const Delta& delta) const {
@@ -168,9 +166,12 @@ class ChatAnswer final : public Answer {
                   {"stop_reason", choice.stop_reason},
                   {"token_ids", return_token_ids_ ? Json(choice.token_ids) : Json(nullptr)}};
     if (wants_logprobs_) entry["logprobs"] = {{"content", std::move(own.logprobs)}};
-    if (shows_prompt_logprobs_) entry["prompt_logprobs"] = prompt_logprobs_json(choice);
-    if (return_token_ids_) entry["prompt_token_ids"] = prompt_of(choice);
     return entry;
+  }
+
+  void add_prompt_fields(const Choice& first, Json& body) const override {
+    body["prompt_logprobs"] = prompt_logprobs_json(first);
+    body["prompt_token_ids"] = return_token_ids_ ? Json(prompt_of(first)) : Json(nullptr);
   }
 
   Json one(const runtime::TokenLogprob& token) const {

@@ -53,7 +53,7 @@ class CompletionAnswer final : public Answer {
       entry["prompt_token_ids"] = is_first ? Json(prompt_of(choice)) : Json(nullptr);
       entry["token_ids"] = std::exchange(choice.token_ids, {});
     }
-    append_event(stream_chunk(std::move(entry), choice), events);
+    append_event(stream_chunk(std::move(entry), choice, choice.num_tokens), events);
   }
 
   Json whole_choice(Choice& choice, int32_t choice_idx) override {

@@ -125,6 +125,11 @@ TEST(ServerTest, PromptLogprobs) {
   EXPECT_TRUE(list[0].is_null());
   EXPECT_EQ(list[1]["98"]["decoded_token"], "b");
   EXPECT_EQ(list[1]["98"]["rank"], 1);
+  const Json chat = rig.post("/v1/chat/completions",
+                             merged(kChat, {{"prompt_logprobs", 0}, {"return_token_ids", true}}))
+                        .json();
+  EXPECT_EQ(chat["prompt_logprobs"].size(), chat["prompt_token_ids"].size());
+  EXPECT_EQ(chat["prompt_logprobs"].size(), chat["usage"]["prompt_tokens"].get<size_t>());
 }
 
 // A stream put together must equal the whole answer, whatever is asked and however many tokens come
@@ -311,6 +316,18 @@ TEST(ServerTest, ContinuousUsageCountsTokens) {
     before = now;
   }
   EXPECT_EQ(before, 9);
+
+  // The chunk that names the role comes before any token.
+  const Response chat = rig.post(
+      "/v1/chat/completions",
+      merged(kChat,
+             {{"stream", true},
+              {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}}));
+  const std::vector<Json> events = events_of(chat);
+  EXPECT_EQ(events.at(0)["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(events.at(0)["usage"]["completion_tokens"], 0);
+  EXPECT_GT(events.at(1)["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 9);
 }
 
 TEST(ServerTest, BadRequestsAreAnsweredAndTheServerLives) {
@@ -409,6 +426,34 @@ TEST(ServerTest, OldClientsGetAPlainStream) {
   const Response response = connection.read_response();
   EXPECT_FALSE(response.headers.contains("transfer-encoding"));
   EXPECT_EQ(assembled(events_of(response))["0"]["text"], "ok");
+}
+
+TEST(ServerTest, ClientsMayAskBeforeTheySendABody) {
+  ServerRig rig(engine::say(byte_tokenizer(), "ok"));
+  rig.start();
+  Connection connection(rig.server->port());
+  const std::string body = R"({"prompt": "a"})";
+  connection.send_text(
+      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+      "Expect: 100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(connection.read_response().status, 100);
+  connection.send_text(body);
+  EXPECT_EQ(connection.read_response().status, 200);
+}
+
+TEST(ServerTest, AnswersGoOnInsideAPromptsCharacter) {
+  // The prompt ends after two of the eagle's four bytes.
+  const std::vector<TokenId> rest = {0xA6, 0x85, 'x'};
+  const auto tape = [rest](std::span<const TokenId>, const runtime::SamplingParams&, int64_t idx) {
+    return rest[static_cast<size_t>(std::min<int64_t>(idx, 2))];
+  };
+  ServerRig rig(tape, 2);
+  rig.start();
+  const Json body = {{"prompt", {'e', 0xF0, 0x9F}}, {"max_tokens", 4}, {"temperature", 0}};
+  EXPECT_EQ(rig.post("/v1/completions", body).json()["choices"][0]["text"], "🦅xx");
+  const Response stream = rig.post("/v1/completions", merged(body, {{"stream", true}}));
+  EXPECT_EQ(assembled(events_of(stream))["0"]["text"], "🦅xx");
 }
 
 TEST(ServerTest, BrowsersMayAsk) {

@@ -83,7 +83,9 @@ class Connection {
       response.headers[name] = head.substr(colon + 2, line_end - colon - 2);
       at = line_end + 2;
     }
-    if (response.headers.contains("content-length")) {
+    if (response.status == 100) {
+      response.complete = true;
+    } else if (response.headers.contains("content-length")) {
       const auto size = static_cast<size_t>(std::stoul(response.headers["content-length"]));
       while (received_.size() < size && read_more()) {
       }
