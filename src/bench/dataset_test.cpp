@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "bench/scratch_path.h"
 
 namespace eyrie::bench {
 namespace {
@@ -59,7 +60,7 @@ DatasetOptions random_options(int64_t n, int64_t in, int64_t out) {
 }
 
 std::string temp_file(const std::string& content) {
-  const std::string path = testing::TempDir() + "/custom_dataset.jsonl";
+  const std::string path = scratch_path("custom_dataset.jsonl");
   std::ofstream(path) << content;
   return path;
 }

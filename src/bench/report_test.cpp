@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 
+#include "bench/scratch_path.h"
 #include "bench/serve.h"
 
 namespace eyrie::bench {
@@ -181,7 +182,7 @@ TEST(ResultFileTest, NamesAsVllmDoes) {
 
 TEST(ResultFileTest, AppendsOneObjectALine) {
   ServeOptions options = some_options();
-  options.result_dir = testing::TempDir() + "/bench_results/deep";
+  options.result_dir = scratch_path("bench_results/deep");
   options.result_filename = "r.json";
   std::filesystem::remove_all(options.result_dir);
   options.append_result = true;

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "bench/report.h"
+#include "bench/scratch_path.h"
 #include "bench/server_info.h"
 #include "bench/server_process.h"
 
@@ -35,7 +36,7 @@ class FakeServer {
     std::vector<std::string> argv = {"python3", "tests/e2e/fake_server.py", "serve", "fake-model",
                                      "--port",  std::to_string(port)};
     argv.insert(argv.end(), flags.begin(), flags.end());
-    process.emplace(argv, testing::TempDir() + "/fake_server.log");
+    process.emplace(argv, scratch_path("fake_server.log"));
     process->wait_ready(url + "/health", 30.0);
   }
   std::string url;
@@ -43,7 +44,7 @@ class FakeServer {
 };
 
 std::string prompts_file() {
-  const std::string path = testing::TempDir() + "/serve_prompts.jsonl";
+  const std::string path = scratch_path("serve_prompts.jsonl");
   std::ofstream file(path);
   for (int i = 0; i < 20; ++i) {
     file << R"({"prompt":"tell me about number )" << i << R"(","output_tokens":)" << 20 + i
@@ -212,7 +213,7 @@ TEST(ServerProcessTest, SaysWhyAServerDidNotStart) {
   SKIP_WITHOUT_PYTHON();
   ServerProcess dead(
       {"python3", "tests/e2e/fake_server.py", "serve", "m", "--die", "no such model"},
-      testing::TempDir() + "/dead.log");
+      scratch_path("dead.log"));
   try {
     dead.wait_ready("http://127.0.0.1:9/health", 30.0);
     FAIL();
@@ -220,7 +221,7 @@ TEST(ServerProcessTest, SaysWhyAServerDidNotStart) {
     EXPECT_THAT(error.what(), HasSubstr("ended with code 1"));
     EXPECT_THAT(error.what(), HasSubstr("no such model"));
   }
-  ServerProcess missing({"/no/such/program"}, testing::TempDir() + "/missing.log");
+  ServerProcess missing({"/no/such/program"}, scratch_path("missing.log"));
   EXPECT_THROW(missing.wait_ready("http://127.0.0.1:9/health", 30.0), Error);
 }
 
@@ -229,7 +230,7 @@ TEST(ServerProcessTest, StopsWithSigterm) {
   FakeServer server({});
   EXPECT_EQ(server.process->stop(10.0), 0);
   ServerProcess stubborn({"sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"},
-                         testing::TempDir() + "/stubborn.log");
+                         scratch_path("stubborn.log"));
   usleep(200'000);
   EXPECT_EQ(stubborn.stop(0.1), 128 + 9);
 }
@@ -366,7 +367,7 @@ TEST(ServerInfoTest, ReadsTheModelCard) {
 
 TEST(ServerInfoTest, FindsModelsInTheHubCache) {
   namespace fs = std::filesystem;
-  const fs::path hub = fs::path(testing::TempDir()) / "hub";
+  const fs::path hub = scratch_path("hub");
   const fs::path repo = hub / "models--org--name";
   fs::create_directories(repo / "refs");
   fs::create_directories(repo / "snapshots" / "abc");

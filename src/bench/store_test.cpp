@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "bench/scratch_path.h"
 #include "bench/shell_words.h"
 
 namespace eyrie::bench {
@@ -15,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 
 TEST(RunStoreTest, KeepsRunsAcrossOpenings) {
-  const std::string path = testing::TempDir() + "/store_test/sub/runs.sqlite";
+  const std::string path = scratch_path("store_test/sub/runs.sqlite");
   std::filesystem::remove(path);
   {
     RunStore store(path);
@@ -31,7 +32,7 @@ TEST(RunStoreTest, KeepsRunsAcrossOpenings) {
 }
 
 TEST(RunStoreTest, SaysWhatIsWrongWithTheFile) {
-  const std::string path = testing::TempDir() + "/not_a_store";
+  const std::string path = scratch_path("not_a_store");
   std::ofstream(path) << std::string(4096, 'x');
   try {
     RunStore store(path);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "bench/scratch_path.h"
 #include "bench/sweep_tables.h"
 #include "bench/sweep_testing.h"
 
@@ -45,7 +46,7 @@ SweepPlan some_plan() {
 }
 
 std::string fresh_store(const char* name) {
-  const std::string path = testing::TempDir() + "/" + name;
+  const std::string path = scratch_path(name);
   std::filesystem::remove(path);
   return path;
 }
