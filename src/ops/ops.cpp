@@ -1,6 +1,6 @@
 #include "ops/ops.h"
 
-#include "base/math.h"
+#include "base/error.h"
 #include "ops/op_table.h"
 
 // The front: shapes are checked here once for every backend, then one slot of the table is called.
@@ -71,6 +71,13 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
               weight.data.dim(1) == weight.format->data_columns(weight.in),
           "prepare: {} weight [{}, {}] holds data {}", weight.format->name, weight.out, weight.in,
           weight.data.shape_string());
+  }
+  using formats::ActivationRounding;
+  const ActivationRounding rounding = first.format->activation;
+  if (activation == ActivationQuantization::kEmulate && rounding != ActivationRounding::kNone &&
+      rounding != ActivationRounding::kFp8PerToken && rounding != ActivationRounding::kMxfp4) {
+    fail("activation rounding is emulated for fp8 and mxfp4 weights, not for {}",
+         first.format->name);
   }
   return slot(ctx, &OpTable::prepare, "prepare")(ctx, rows_concatenated, activation);
 }

@@ -4,14 +4,12 @@
 namespace eyrie::ops::cpu {
 
 void round_row(formats::ActivationRounding rounding, const float* x, int64_t n, float* out) {
-  switch (rounding) {
-    case formats::ActivationRounding::kNone:
-      std::copy(x, x + n, out);
-      return;
-    case formats::ActivationRounding::kFp8PerToken:
-      return vector_kernels().round_fp8(x, n, out);
-    case formats::ActivationRounding::kMxfp4:
-      return vector_kernels().round_mxfp4(x, n, out);
+  if (rounding == formats::ActivationRounding::kFp8PerToken) {
+    vector_kernels().round_fp8(x, n, out);
+  } else if (rounding == formats::ActivationRounding::kMxfp4) {
+    vector_kernels().round_mxfp4(x, n, out);
+  } else if (out != x) {
+    std::copy(x, x + n, out);
   }
 }
 

@@ -48,14 +48,8 @@ void matvec(const PreparedWeight& weight, const float* x, float* out) {
 }  // namespace
 
 void round_activation(formats::ActivationRounding rounding, std::span<float> row) {
-  switch (rounding) {
-    case formats::ActivationRounding::kNone:
-      return;
-    case formats::ActivationRounding::kFp8PerToken:
-      return round_fp8(row);
-    case formats::ActivationRounding::kMxfp4:
-      return round_mxfp4(row);
-  }
+  if (rounding == formats::ActivationRounding::kFp8PerToken) round_fp8(row);
+  if (rounding == formats::ActivationRounding::kMxfp4) round_mxfp4(row);
 }
 
 PreparedWeight prepare(const Ctx&, std::span<const formats::Weight> rows_concatenated,
