@@ -117,7 +117,11 @@ void serve_until_signal(const ServeConfig& config, server::Server& server, engin
   if (engine.dead()) return;
   log::info("signal {}: no new requests; {} running sequences have {} s to finish", signal,
             engine.num_live_sequences(), config.shutdown_seconds);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second signal ends the process at once
+  // A second Ctrl-C ends the process at once. A second SIGTERM does not: supervisors repeat it.
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
   server.stop_accepting();
   engine.drain(std::chrono::seconds(config.shutdown_seconds));
   server.drain(std::chrono::seconds(5));
