@@ -216,6 +216,14 @@ Dataset custom(const DatasetOptions& options, const TextCodec* codec, bool wrap_
       order.push_back(first[static_cast<size_t>(pick)]);
     }
   }
+  if (wrap && std::any_of(lines.begin(), lines.end(), [](const CustomLine& line) {
+        return line.prompt.find("<|im_") != std::string::npos;
+      })) {
+    dataset.notes.push_back(fmt::format(
+        "{} holds prompts with control tokens, as a chat template writes them, and the template is "
+        "applied on top; --skip-chat-template sends them as they stand",
+        options.path));
+  }
   for (const int64_t idx : order) {
     const auto& line = lines[static_cast<size_t>(idx)];
     BenchPrompt prompt;

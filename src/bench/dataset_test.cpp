@@ -229,6 +229,26 @@ TEST(CustomDatasetTest, ShufflesAndOversamplesAsPythonDoes) {
   EXPECT_EQ(texts().size(), 10U);
 }
 
+TEST(CustomDatasetTest, SaysWhenATemplateIsAppliedTwice) {
+  auto options = custom_options(temp_file("{\"prompt\":\"<|im_user|> 1 \"}\n"), 1);
+  class Loose final : public TextCodec {  // takes any text
+    int64_t vocab_size() const override { return 1; }
+    bool is_special(int32_t) const override { return false; }
+    std::vector<int32_t> encode(std::string_view text) const override {
+      return std::vector<int32_t>(text.size());
+    }
+    std::string decode(const std::vector<int32_t>&) const override { return ""; }
+    std::string render_user_turn(std::string_view content) const override {
+      return std::string(content);
+    }
+  };
+  const Loose loose;
+  EXPECT_THAT(make_dataset(options, &loose, true).notes,
+              ElementsAre(HasSubstr("--skip-chat-template")));
+  options.skip_chat_template = true;
+  EXPECT_TRUE(make_dataset(options, &loose, true).notes.empty());
+}
+
 TEST(CustomDatasetTest, NamesTheBadLine) {
   const auto message = [](const std::string& content) {
     auto options = custom_options(temp_file(content), 1);

@@ -58,6 +58,8 @@ ul.verdicts { list-style: none; padding: 0; } ul.verdicts li { margin: 0 0 10px;
 .outcome { display: inline-block; min-width: 8em; font-weight: 600; }
 .met { color: var(--good); } .notmet { color: var(--bad); } .detail { color: var(--soft);
   white-space: pre-wrap; }
+@media print { body { max-width: none; font-size: 12px; } .scroll { overflow: visible; }
+  figure { break-inside: avoid; } }
 )";
 
 std::string element(const char* tag, const std::string& text) {

@@ -68,8 +68,8 @@ class Plot {
     std::string points;
     const auto flush = [&] {
       if (points.empty()) return;
-      out_ += fmt::format("<polyline points=\"{}\" class=\"line s{}{}\"/>\n", points, series.color,
-                          series.dashed ? " dashed" : "");
+      out_ += fmt::format("<polyline points=\"{}\" fill=\"none\" class=\"line s{}{}\"/>\n", points,
+                          series.color, series.dashed ? " dashed" : "");
       points.clear();
     };
     for (size_t i = 0; i < series.values.size(); ++i) {

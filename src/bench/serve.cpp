@@ -164,6 +164,9 @@ std::string request_body(const ServeOptions& options, const std::string& model,
         json::array({{{"role", "user"},
                       {"content", json::array({{{"type", "text"}, {"text", prompt.text}}})}}});
     body["max_completion_tokens"] = prompt.output_len;
+    if (!options.chat_template_kwargs.empty()) {
+      body["chat_template_kwargs"] = options.chat_template_kwargs;
+    }
     if (options.logprobs) {
       body["logprobs"] = true;
       body["top_logprobs"] = *options.logprobs;

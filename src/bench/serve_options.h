@@ -33,7 +33,9 @@ struct ServeOptions {
   double ready_check_timeout_s = 0.0;
 
   bool ignore_eos = false;
-  nlohmann::json sampling = nlohmann::json::object();    // temperature, top_p, …
+  nlohmann::json sampling = nlohmann::json::object();  // temperature, top_p, …
+  // For the template, wherever it is applied: here for completions, at the server for chat.
+  nlohmann::json chat_template_kwargs = nlohmann::json::object();
   nlohmann::json extra_body = nlohmann::json::object();  // merged last
   std::optional<int64_t> logprobs;
   std::vector<std::string> headers;  // "Name: value"

@@ -136,7 +136,7 @@ std::unique_ptr<TextCodec> load_codec_if_any(const TokenizerChoice& tokenizer,
                                              const ServeOptions& options) {
   if (options.skip_tokenizer_init || tokenizer.dir.empty()) return nullptr;
   return with_context(fmt::format("tokenizer of {}", tokenizer.dir),
-                      [&] { return load_text_codec(tokenizer.dir); });
+                      [&] { return load_text_codec(tokenizer.dir, options.chat_template_kwargs); });
 }
 
 }  // namespace eyrie::bench

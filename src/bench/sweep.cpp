@@ -167,6 +167,7 @@ std::string sweep_key(const SweepPlan& plan, const SweepConfig& config, int64_t 
                                  {"ignore_eos", options.ignore_eos},
                                  {"sampling", options.sampling},
                                  {"extra", options.extra_body},
+                                 {"template", options.chat_template_kwargs},
                                  {"warmups", options.num_warmups},
                                  {"rate", fmt::format("{}", options.arrivals.request_rate)},
                                  {"burst", fmt::format("{}", options.arrivals.burstiness)},

@@ -9,8 +9,8 @@ namespace {
 
 class CheckpointCodec final : public TextCodec {
  public:
-  explicit CheckpointCodec(const std::string& dir)
-      : tokenizer_(Tokenizer::load(dir)), template_(chat::make_kimi_template()) {}
+  CheckpointCodec(const std::string& dir, const chat::RenderOptions& render)
+      : tokenizer_(Tokenizer::load(dir)), template_(chat::make_kimi_template()), render_(render) {}
 
   int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
   bool is_special(int32_t id) const override { return tokenizer_.is_special(id); }
@@ -25,7 +25,7 @@ class CheckpointCodec final : public TextCodec {
     message.role = "user";
     message.content.push_back(
         {.kind = chat::ContentPart::Kind::kText, .text = std::string(content), .url = {}});
-    const auto prompt = template_->render({message}, {}, {});
+    const auto prompt = template_->render({message}, {}, render_);
     if (!prompt) fail("rendering the chat template: {}", prompt.failure().message);
     return prompt.value().text();
   }
@@ -33,12 +33,16 @@ class CheckpointCodec final : public TextCodec {
  private:
   Tokenizer tokenizer_;
   std::unique_ptr<chat::ChatTemplate> template_;
+  chat::RenderOptions render_;
 };
 
 }  // namespace
 
-std::unique_ptr<TextCodec> load_text_codec(const std::string& dir) {
-  return std::make_unique<CheckpointCodec>(dir);
+std::unique_ptr<TextCodec> load_text_codec(const std::string& dir,
+                                           const nlohmann::json& template_kwargs) {
+  const auto render = chat::render_options_from_json({{"chat_template_kwargs", template_kwargs}});
+  if (!render) fail("--chat-template-kwargs: {}", render.failure().message);
+  return std::make_unique<CheckpointCodec>(dir, render.value());
 }
 
 }  // namespace eyrie::bench

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ class TextCodec {
 };
 
 // The tokenizer and chat template of a checkpoint directory; Error when there is none.
-std::unique_ptr<TextCodec> load_text_codec(const std::string& dir);
+// template_kwargs as in a request's chat_template_kwargs: {"thinking": false}.
+std::unique_ptr<TextCodec> load_text_codec(const std::string& dir,
+                                           const nlohmann::json& template_kwargs);
 
 }  // namespace eyrie::bench

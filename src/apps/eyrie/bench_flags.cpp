@@ -62,8 +62,7 @@ constexpr FlagSpec kClientFlags[] = {
     {"presence-penalty", K::kFloat, "", "sampling, sent when given", ""},
     {"repetition-penalty", K::kFloat, "", "sampling, sent when given", ""},
     {"extra-body", K::kJson, "", "merged into every request, wins over all else", ""},
-    {"chat-template-kwargs", K::kJson, "", "sent with every request, e.g. {\"thinking\": false}",
-     ""},
+    {"chat-template-kwargs", K::kJson, "", "for the chat template, e.g. {\"thinking\": false}", ""},
     {"header", K::kList, "", "KEY=VALUE …: more request headers", ""},
     {"logprobs", K::kInt, "", "log-probabilities asked for", ""},
     {"percentile-metrics", K::kString, "",
@@ -87,6 +86,9 @@ constexpr FlagSpec kClientFlags[] = {
     {"lora-modules", K::kList, "", "", "adapters are not served"},
     {"lora-assignment", K::kString, "", "", "adapters are not served"},
     {"random-batch-size", K::kInt, "", "", "for embedding models, which are not served"},
+    {"plot-timeline", K::kSwitch, "", "", "plots come with bench sweep's report"},
+    {"timeline-itl-thresholds", K::kString, "", "", "plots come with bench sweep's report"},
+    {"plot-dataset-stats", K::kSwitch, "", "", "plots come with bench sweep's report"},
     {"no-stream", K::kSwitch, "", "", "timelines need streamed answers"},
 };
 
@@ -179,9 +181,6 @@ nlohmann::json sampling_fields(const ParsedFlags& flags) {
   number("presence-penalty", "presence_penalty");
   number("repetition-penalty", "repetition_penalty");
   if (flags.has("top-k")) fields["top_k"] = flags.integer("top-k", 0);
-  if (flags.has("chat-template-kwargs")) {
-    fields["chat_template_kwargs"] = flags.json("chat-template-kwargs");
-  }
   return fields;
 }
 
@@ -231,6 +230,9 @@ bench::ServeOptions serve_options_from(const ParsedFlags& flags) {
   options.ready_check_timeout_s = flags.number("ready-check-timeout-sec", 0.0);
   options.ignore_eos = flags.boolean("ignore-eos", false);
   options.sampling = sampling_fields(flags);
+  if (flags.has("chat-template-kwargs")) {
+    options.chat_template_kwargs = flags.json("chat-template-kwargs");
+  }
   if (flags.has("extra-body")) options.extra_body = flags.json("extra-body");
   if (flags.has("logprobs")) options.logprobs = flags.integer("logprobs", 0);
   for (const auto& item : flags.list("header")) {

@@ -82,7 +82,7 @@ TEST(BenchFlagsTest, EveryKindOfValue) {
   EXPECT_THAT(o.metadata, ElementsAre(std::pair<std::string, std::string>("k", "v")));
   EXPECT_EQ(o.sampling["temperature"], 0.0);
   EXPECT_EQ(o.sampling["top_k"], 5);
-  EXPECT_EQ(o.sampling["chat_template_kwargs"]["thinking"], false);
+  EXPECT_EQ(o.chat_template_kwargs["thinking"], false);
   EXPECT_EQ(o.extra_body["seed"], 7);
   EXPECT_EQ(o.dataset.input_len, 10);
   EXPECT_EQ(o.dataset.output_len, 5);

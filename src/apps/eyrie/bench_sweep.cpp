@@ -129,9 +129,12 @@ std::string dataset_line(const bench::SweepPlan& plan) {
                                               : fmt::format("{}, {} in, {} out", dataset.name,
                                                             dataset.input_len, dataset.output_len);
   const bool ignores_eos = plan.client.ignore_eos || dataset.name == "random";
-  return line + fmt::format(", {} × C prompts, seed {}, {}", plan.prompts_per_concurrency,
-                            dataset.seed,
-                            ignores_eos ? "answers of full length" : "answers end by themselves");
+  line += fmt::format(", {} × C prompts, seed {}, {}", plan.prompts_per_concurrency, dataset.seed,
+                      ignores_eos ? "answers of full length" : "answers end by themselves");
+  for (const auto& [key, value] : plan.client.sampling.items()) {
+    line += fmt::format(", {} {}", key, value.dump());
+  }
+  return line;
 }
 
 std::string local_time() {
