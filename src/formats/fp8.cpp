@@ -2,16 +2,17 @@
 // output row, as AMD Quark's ptpc_fp8 checkpoints store it: weight = e4m3 · scale[row].
 //
 // Scale rule (Quark): max|row| / 448 in float32, and 2^-23 for a row of zeros. Codes are the row
-// divided by that scale in float32. Quark divides in the weight's own dtype by a scale rounded to
-// it, which for BF16 input adds up to 2^-8 of error that its stored scale does not undo; scales are
-// equal, codes may differ by a step.
+// divided by that scale in float32. Quark itself divides in the weight's own dtype by a scale
+// rounded to it, which for BF16 input adds up to 2^-8 of error that its stored scale does not undo;
+// scales are equal, codes may differ by a step. compressed-tensors computes and stores the scale in
+// the weight's dtype and divides in it.
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "formats/weight.h"
+#include "formats/encoders.h"
 
 namespace eyrie::formats {
 namespace {
@@ -45,18 +46,45 @@ void decode_row(const Weight& weight, int64_t row, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) out[i] = kTable[codes[i]] * scale;
 }
 
-void encode_row(std::span<const float> row, std::span<std::byte> data,
-                std::span<std::byte> scales) {
+float largest_of(std::span<const float> row) {
   float amax = 0.0f;
   for (const float x : row) amax = std::max(amax, std::fabs(x));
   CHECK(std::isfinite(amax), "a row to encode as fp8 must be finite");
-  float scale = amax / kLargest;
+  return amax;
+}
+
+void encode_row(std::span<const float> row, std::span<std::byte> data,
+                std::span<std::byte> scales) {
+  float scale = largest_of(row) / kLargest;
   if (scale == 0.0f) scale = kZeroRowScale;
   for (size_t i = 0; i < row.size(); ++i) data[i] = std::byte{encode_fp8_e4m3(row[i] / scale)};
   std::memcpy(scales.data(), &scale, sizeof scale);
 }
 
+// Codes by a division in the source's dtype.
+void divide(const EncodeArgs& args, float scale) {
+  for (size_t i = 0; i < args.rows.size(); ++i) {
+    args.data[i] = std::byte{encode_fp8_e4m3(rounded_to(args.source, args.rows[i] / scale))};
+  }
+}
+
 }  // namespace
+
+void encode_fp8(const EncodeArgs& args) { encode_row(args.rows, args.data, args.scales); }
+
+void encode_fp8_quark(const EncodeArgs& args) {
+  float scale = largest_of(args.rows) / kLargest;
+  if (scale == 0.0f) scale = kZeroRowScale;
+  divide(args, rounded_to(args.source, scale));
+  std::memcpy(args.scales.data(), &scale, sizeof scale);
+}
+
+void encode_fp8_compressed_tensors(const EncodeArgs& args) {
+  bf16 stored = to_bf16(rounded_to(args.source, largest_of(args.rows) / kLargest));
+  if (to_float(stored) == 0.0f) stored = to_bf16(epsilon_of(DType::kBF16));
+  divide(args, to_float(stored));
+  std::memcpy(args.scales.data(), &stored, sizeof stored);
+}
 
 float decode_fp8_e4m3(uint8_t bits) { return kTable[bits]; }
 

@@ -4,20 +4,22 @@
 // Scale rule: AMD Quark's default ("even"). The largest magnitude is rounded to E2M1's own
 // precision (one mantissa bit) before its exponent is taken, so a mantissa of 1.75 or more moves
 // the scale up: amax / scale lies in [3.5, 7) and at most 1/7 of the largest element is clipped.
-// A block of zeros has scale byte 0. Elements round to nearest, ties to even.
+// Elements round to nearest, ties to even. A block of zeros has scale byte 1 in Quark's files (0.13
+// takes the logarithm of the smallest normal float instead of zero), 0 in compressed-tensors'.
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 
-#include "formats/weight.h"
+#include "formats/encoders.h"
 
 namespace eyrie::formats {
 namespace {
 
 constexpr int kBlock = 32;
-constexpr int kLargestExponent = 2;            // of E2M1: 6 = 1.5 · 2^2
+constexpr int kLargestExponent = 2;  // of E2M1: 6 = 1.5 · 2^2
+constexpr uint8_t kQuarksSmallestScale = 1;
 constexpr uint32_t kHalfOfLastBit = 0x200000;  // 1 << (23 - 1 mantissa bit - 1)
 
 constexpr std::array<float, 16> kTable = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
@@ -38,17 +40,23 @@ inline uint32_t code_of(float value) {
   return magnitude | (magnitude != 0 ? sign : 0u);  // Quark writes +0 for what rounds to zero
 }
 
-void encode_block(const float* x, std::byte* packed, std::byte* scale) {
+inline uint32_t signed_code_of(float value) {  // hardware and compressed-tensors keep -0
+  return magnitude_code(std::fabs(value)) | ((std::bit_cast<uint32_t>(value) >> 28) & 8u);
+}
+
+template <typename CodeOf>
+void encode_block(const float* x, std::byte* packed, std::byte* scale, uint8_t smallest_scale,
+                  CodeOf&& to_code) {
   uint32_t amax_bits = 0;  // magnitudes order like their bit patterns
   for (int i = 0; i < kBlock; ++i) {
     amax_bits = std::max(amax_bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
   }
   CHECK(amax_bits < 0x7f800000u, "a block to encode as mxfp4 must be finite");
-  const uint8_t scale_bits = mxfp4_scale(std::bit_cast<float>(amax_bits));
+  const uint8_t scale_bits = std::max(smallest_scale, mxfp4_scale(std::bit_cast<float>(amax_bits)));
   // 1 / scale is a power of two, so the product is exact (2^-127 is subnormal but representable).
   const float inverse = decode_e8m0(static_cast<uint8_t>(254 - scale_bits));
   std::array<uint32_t, kBlock> codes{};
-  for (size_t i = 0; i < kBlock; ++i) codes[i] = code_of(x[i] * inverse);
+  for (size_t i = 0; i < kBlock; ++i) codes[i] = to_code(x[i] * inverse);
   for (size_t i = 0; i < kBlock / 2; ++i) {
     packed[i] = static_cast<std::byte>(codes[2 * i] | (codes[2 * i + 1] << 4));
   }
@@ -65,19 +73,34 @@ void decode_row(const Weight& weight, int64_t row, std::span<float> out) {
   }
 }
 
-void encode_row(std::span<const float> row, std::span<std::byte> data,
-                std::span<std::byte> scales) {
+template <typename CodeOf>
+void encode(std::span<const float> row, std::span<std::byte> data, std::span<std::byte> scales,
+            uint8_t smallest_scale, CodeOf&& to_code) {
   CHECK_EQ(row.size() % kBlock, 0u);
   for (size_t block = 0; block < row.size() / kBlock; ++block) {
-    encode_block(&row[block * kBlock], &data[block * kBlock / 2], &scales[block]);
+    encode_block(&row[block * kBlock], &data[block * kBlock / 2], &scales[block], smallest_scale,
+                 to_code);
   }
+}
+
+void encode_row(std::span<const float> row, std::span<std::byte> data,
+                std::span<std::byte> scales) {
+  encode(row, data, scales, kQuarksSmallestScale, code_of);
 }
 
 }  // namespace
 
+void encode_mxfp4(const EncodeArgs& args) { encode_row(args.rows, args.data, args.scales); }
+
+void encode_mxfp4_signed(const EncodeArgs& args) {
+  encode(args.rows, args.data, args.scales, 0, signed_code_of);
+}
+
 float decode_fp4_e2m1(uint8_t nibble) { return kTable[nibble & 15u]; }
 
 uint8_t encode_fp4_e2m1(float value) { return static_cast<uint8_t>(code_of(value)); }
+
+uint8_t encode_fp4_signed(float value) { return static_cast<uint8_t>(signed_code_of(value)); }
 
 float decode_e8m0(uint8_t bits) {
   if (bits == 255) return std::numeric_limits<float>::quiet_NaN();

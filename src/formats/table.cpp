@@ -7,7 +7,8 @@
 namespace eyrie::formats {
 namespace {
 
-constexpr std::array<const WeightFormat*, 5> kFormats = {&kF32, &kBF16, &kF16, &kFp8, &kMxfp4};
+constexpr std::array<const WeightFormat*, 8> kFormats = {&kF32,      &kBF16,  &kF16,   &kFp8,
+                                                         &kFp8Block, &kMxfp4, &kNvfp4, &kInt4G32};
 
 }  // namespace
 
@@ -24,10 +25,26 @@ Weight plain_weight(const Tensor& tensor) {
   CHECK_EQ(tensor.rank(), 2);
   for (const WeightFormat* format : kFormats) {
     if (format->block_in == 0 && format->data_dtype == tensor.dtype()) {
-      return {format, tensor.dim(0), tensor.dim(1), tensor, {}};
+      return {.format = format,
+              .out = tensor.dim(0),
+              .in = tensor.dim(1),
+              .data = tensor,
+              .scales = {}};
     }
   }
   CHECK(false, "{} is not a plain weight", tensor.shape_string());
+}
+
+Weight weight_rows(const Weight& weight, int64_t begin, int64_t count) {
+  Weight part = weight;
+  part.out = count;
+  part.data = weight.data.rows(begin, count);
+  if (weight.format->block_out > 1) {
+    part.first_row = weight.first_row + begin;
+  } else if (!weight.scales.empty()) {
+    part.scales = weight.scales.rows(begin, count);
+  }
+  return part;
 }
 
 size_t weight_bytes(const Weight& weight) {

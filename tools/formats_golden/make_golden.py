@@ -68,11 +68,11 @@ def mxfp4_row(row):
     data, scales = [], []
     for block in row.astype(np.float64).reshape(-1, 32):
         amax = np.abs(block).max()
-        exponent = -127
+        exponent = -126  # Quark 0.13 never writes scale byte 0
         if amax > 0:
             mantissa, power = np.frexp(amax)  # amax = mantissa * 2^power, mantissa in [0.5, 1)
             exponent = power - 1 + (1 if mantissa * 2 >= 1.75 else 0) - 2
-            exponent = int(np.clip(exponent, -127, 127))
+            exponent = int(np.clip(exponent, -126, 127))
         scales.append(exponent + 127)
         codes = []
         for value in np.abs(block) / 2.0**exponent:
