@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/error.h"
+#include "base/log.h"
 
 namespace eyrie::model {
 
@@ -26,9 +26,9 @@ Linear Linear::load(const Loader& loader, const std::vector<Part>& parts, int64_
   for (const Part& part : parts) {
     weights.push_back(loader.files.weight(part.name, part.out, in));
     if (weights.back().format != weights.front().format) {
-      fail("{} is {} but {} is {}: layers that are computed together need one format",
-           parts.front().name, weights.front().format->name, part.name,
-           weights.back().format->name);
+      log::info("[model] {} is {} and {} is {}: together they are float32 in memory",
+                parts.front().name, weights.front().format->name, part.name,
+                weights.back().format->name);
     }
   }
   return {.weight = ops::prepare(loader.ctx, weights, loader.activation)};
@@ -53,14 +53,6 @@ Tensor Mlp::forward(const Step& s, Tensor x) const {
   const Tensor hidden = s.f32({x.dim(0), down.weight.in});  // [T, I]
   ops::silu_mul(s.ctx, {.out = hidden, .gate_up = gate_up_out});
   return down.forward(s, hidden);  // [T, H]
-}
-
-formats::Weight weight_rows(const formats::Weight& weight, int64_t begin, int64_t count) {
-  formats::Weight part = weight;
-  part.out = count;
-  part.data = weight.data.rows(begin, count);
-  if (!weight.scales.empty()) part.scales = weight.scales.rows(begin, count);
-  return part;
 }
 
 void gather_rows(Tensor out, Tensor x, std::span<const int32_t> rows) {

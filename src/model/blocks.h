@@ -55,9 +55,6 @@ struct Mlp {
   Tensor forward(const Step& s, Tensor x) const;
 };
 
-// Rows [begin, begin + count) of a weight of any encoding.
-formats::Weight weight_rows(const formats::Weight& weight, int64_t begin, int64_t count);
-
 // out[i, :] = x[rows[i], :], both float32.
 void gather_rows(Tensor out, Tensor x, std::span<const int32_t> rows);
 // out[:, :] = x[:, :], either may be row-strided.

@@ -1,5 +1,7 @@
 #include "ops/ops.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/op_table.h"
 
@@ -60,9 +62,8 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
   CHECK(!rows_concatenated.empty(), "prepare: no weight given");
   const formats::Weight& first = rows_concatenated.front();
   for (const formats::Weight& weight : rows_concatenated) {
-    CHECK(!weight.empty() && weight.format == first.format && weight.in == first.in,
-          "prepare: weights that are fused need one format and one input width: {} [{}, {}] beside "
-          "{} [{}, {}]",
+    CHECK(!weight.empty() && weight.in == first.in,
+          "prepare: weights that are fused need one input width: {} [{}, {}] beside {} [{}, {}]",
           first.format->name, first.out, first.in, weight.empty() ? "none" : weight.format->name,
           weight.out, weight.in);
     CHECK(weight.data.rank() == 2 && weight.data.is_contiguous() &&
@@ -72,14 +73,13 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
           "prepare: {} weight [{}, {}] holds data {}", weight.format->name, weight.out, weight.in,
           weight.data.shape_string());
   }
-  using formats::ActivationRounding;
-  const ActivationRounding rounding = first.format->activation;
-  if (activation == ActivationQuantization::kEmulate && rounding != ActivationRounding::kNone &&
-      rounding != ActivationRounding::kFp8PerToken && rounding != ActivationRounding::kMxfp4) {
-    fail("activation rounding is emulated for fp8 and mxfp4 weights, not for {}",
-         first.format->name);
+  PreparedWeight prepared =
+      slot(ctx, &OpTable::prepare, "prepare")(ctx, rows_concatenated, activation);
+  for (const formats::Weight& weight : rows_concatenated) {
+    if (weight.format != first.format) prepared.activation = formats::ActivationRounding::kNone;
+    prepared.input_scale = std::max(prepared.input_scale, weight.input_scale);
   }
-  return slot(ctx, &OpTable::prepare, "prepare")(ctx, rows_concatenated, activation);
+  return prepared;
 }
 
 void embedding(const Ctx& ctx, const EmbeddingArgs& a) {

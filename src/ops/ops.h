@@ -39,13 +39,14 @@ std::string_view cpu_isa();
 
 // A linear layer's weight in the backend's layout. Owns its memory (or borrows from the mapped file
 // where the layout is the file's own; the checkpoint outlives it). Several weights that share an
-// input are fused by passing them together: rows are concatenated in order, formats may differ only
-// if equal per call.
+// input are fused by passing them together: rows are concatenated in order. Weights of different
+// formats become float32 in the cpu layout, and their activations are not rounded.
 struct PreparedWeight {
   int64_t out = 0;
   int64_t in = 0;
   const formats::WeightFormat* format = nullptr;
   formats::ActivationRounding activation = formats::ActivationRounding::kNone;
+  float input_scale = 0;                // of the activations (NVFP4); 0: found per row
   Buffer storage;                       // backend layout
   std::vector<formats::Weight> source;  // the reference backend reads these
   size_t bytes() const;                 // read by one pass over the matrix

@@ -22,11 +22,11 @@ void rope(const Ctx& ctx, const RopeArgs& args);
 void route(const Ctx& ctx, const RouteArgs& args);
 void argmax(const Ctx& ctx, const ArgmaxArgs& args);
 
-// One row as the format's arithmetic would see it (kernels.h); out may alias x.
-void round_row(formats::ActivationRounding rounding, const float* x, int64_t n, float* out);
+// One row as the arithmetic of the weight's format would see it (kernels.h); out may alias x.
+void round_row(const PreparedWeight& weight, const float* x, int64_t n, float* out);
 
 // Rows of x rounded into scratch, or x itself when nothing is to be rounded.
-Tensor rounded_rows(const Ctx& ctx, formats::ActivationRounding rounding, const Tensor& x);
+Tensor rounded_rows(const Ctx& ctx, const PreparedWeight& weight, const Tensor& x);
 
 // fn(row) for all rows; over the pool when the rows together cost enough.
 template <typename Fn>

@@ -30,30 +30,48 @@ void group_pairs(std::span<const int32_t> ids, std::span<int32_t> begins, int32_
 struct Job {
   const ExpertsArgs& args;
   const GemmKernels& kernels;
-  Tensor x;  // rounded already
+  Tensor x;  // rounded already when all experts round alike
+  bool same_rounding;
   const int32_t* pairs;
   int64_t top_k, hidden, width;
   float* results;  // [T · top_k, hidden]
 };
 
+// The experts' formats may differ, and with them the padding of a row (to even widths at most).
 int64_t task_scratch(const PanelMatrix& gate_up, const PanelMatrix& down, int64_t rows) {
-  return rows * (gate_up.padded_in + gate_up.out + down.in + down.padded_in) + 64;
+  const int64_t padded = align_up(gate_up.in, 2) + align_up(down.in, 2);
+  return rows * (padded + gate_up.in + gate_up.out + down.in) + 64;
+}
+
+bool round_alike(std::span<const PreparedWeight> weights) {
+  return std::all_of(weights.begin(), weights.end(), [&](const PreparedWeight& weight) {
+    return weight.activation == weights[0].activation &&
+           weight.input_scale == weights[0].input_scale;
+  });
 }
 
 void run_task(const Job& job, const Task& task, float* scratch) {
   const PreparedWeight& down_weight = job.args.down[static_cast<size_t>(task.expert)];
-  const PanelMatrix gate_up = panel_matrix(job.args.gate_up[static_cast<size_t>(task.expert)]);
+  const PreparedWeight& gate_up_weight = job.args.gate_up[static_cast<size_t>(task.expert)];
+  const PanelMatrix gate_up = panel_matrix(gate_up_weight);
   const PanelMatrix down = panel_matrix(down_weight);
   const RowTiles tiles(task.count, job.kernels.max_rows);
   const int32_t* pairs = job.pairs + task.begin;
   float* packed_x = scratch;
-  float* gate_up_out = packed_x + task.count * gate_up.padded_in;
+  float* rounded_x = packed_x + task.count * gate_up.padded_in;
+  float* gate_up_out = rounded_x + task.count * gate_up.in;
   float* act = gate_up_out + task.count * gate_up.out;
   float* packed_act = act + task.count * down.in;
 
   pack_tiles(
       job.kernels, gate_up, tiles, 0, tiles.count,
-      [&](int64_t r) { return job.x.data<float>() + pairs[r] / job.top_k * job.x.stride(0); },
+      [&](int64_t r) {
+        const float* x = job.x.data<float>() + pairs[r] / job.top_k * job.x.stride(0);
+        if (job.same_rounding) return x;
+        float* rounded = rounded_x + r * gate_up.in;
+        round_row(gate_up_weight, x, gate_up.in, rounded);
+        return static_cast<const float*>(rounded);
+      },
       packed_x);
   multiply_tiles(job.kernels, gate_up, tiles, 0, tiles.count, 0, gate_up.num_panels, packed_x,
                  [&](int64_t r) { return gate_up_out + r * gate_up.out; });
@@ -62,7 +80,7 @@ void run_task(const Job& job, const Task& task, float* scratch) {
     float* row = act + r * job.width;
     vector_kernels().silu_mul(gate, gate + job.width, job.width, row);
     if (down_weight.activation != formats::ActivationRounding::kNone) {
-      round_row(down_weight.activation, row, job.width, row);
+      round_row(down_weight, row, job.width, row);
     }
   }
   pack_tiles(
@@ -105,10 +123,12 @@ void experts(const Ctx& ctx, const ExpertsArgs& a) {
     return x.count != y.count ? x.count > y.count : x.begin < y.begin;
   });
 
+  const bool same_rounding = round_alike(a.gate_up);
   const PanelMatrix gate_up = panel_matrix(a.gate_up[0]), down = panel_matrix(a.down[0]);
   Job job{.args = a,
           .kernels = kernels,
-          .x = rounded_rows(ctx, a.gate_up[0].activation, a.x),
+          .x = same_rounding ? rounded_rows(ctx, a.gate_up[0], a.x) : a.x,
+          .same_rounding = same_rounding,
           .pairs = pairs,
           .top_k = top_k,
           .hidden = a.x.dim(1),

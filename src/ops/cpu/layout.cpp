@@ -116,6 +116,9 @@ PreparedWeight prepare(const Ctx&, std::span<const formats::Weight> rows_concate
   PreparedWeight prepared;
   prepared.in = rows_concatenated.front().in;
   prepared.format = rows_concatenated.front().format;
+  for (const formats::Weight& weight : rows_concatenated) {
+    if (weight.format != prepared.format) prepared.format = &formats::kF32;
+  }
   if (activation == ActivationQuantization::kEmulate) {
     prepared.activation = prepared.format->activation;
   }

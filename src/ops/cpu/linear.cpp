@@ -3,23 +3,29 @@
 
 namespace eyrie::ops::cpu {
 
-void round_row(formats::ActivationRounding rounding, const float* x, int64_t n, float* out) {
-  if (rounding == formats::ActivationRounding::kFp8PerToken) {
-    vector_kernels().round_fp8(x, n, out);
-  } else if (rounding == formats::ActivationRounding::kMxfp4) {
-    vector_kernels().round_mxfp4(x, n, out);
-  } else if (out != x) {
-    std::copy(x, x + n, out);
+void round_row(const PreparedWeight& weight, const float* x, int64_t n, float* out) {
+  using formats::ActivationRounding;
+  if (weight.activation == ActivationRounding::kFp8PerToken) {
+    return vector_kernels().round_fp8(x, n, out);
+  }
+  if (weight.activation == ActivationRounding::kMxfp4) {
+    return vector_kernels().round_mxfp4(x, n, out);
+  }
+  if (out != x) std::copy(x, x + n, out);
+  const std::span<float> row(out, static_cast<size_t>(n));
+  if (weight.activation == ActivationRounding::kNvfp4) {
+    formats::round_activation_nvfp4(row, weight.input_scale);
+  } else if (weight.activation == ActivationRounding::kFp8Blocks) {
+    formats::round_activation_fp8_blocks(row);
   }
 }
 
-Tensor rounded_rows(const Ctx& ctx, formats::ActivationRounding rounding, const Tensor& x) {
-  if (rounding == formats::ActivationRounding::kNone) return x;
+Tensor rounded_rows(const Ctx& ctx, const PreparedWeight& weight, const Tensor& x) {
+  if (weight.activation == formats::ActivationRounding::kNone) return x;
   const int64_t width = x.dim(1);
   Tensor rounded = ctx.arena->f32({x.dim(0), width});
   for_rows(ctx, x.dim(0), static_cast<double>(width) * 0.5, [&](int64_t t) {
-    round_row(rounding, x.data<float>() + t * x.stride(0), width,
-              rounded.data<float>() + t * width);
+    round_row(weight, x.data<float>() + t * x.stride(0), width, rounded.data<float>() + t * width);
   });
   return rounded;
 }
@@ -28,7 +34,7 @@ void linear(const Ctx& ctx, const LinearArgs& a) {
   const int64_t num_rows = a.x.dim(0);
   if (num_rows == 0 || a.weight->out == 0) return;
   ArenaScope scope(*ctx.arena);
-  const Tensor x = rounded_rows(ctx, a.weight->activation, a.x);
+  const Tensor x = rounded_rows(ctx, *a.weight, a.x);
   const GemmKernels& kernels = gemm_kernels();
   const PanelMatrix m = panel_matrix(*a.weight);
   const RowTiles tiles(num_rows, kernels.max_rows);

@@ -33,7 +33,7 @@ void round_mxfp4(std::span<float> row) {
 void matvec(const PreparedWeight& weight, const float* x, float* out) {
   const auto in = static_cast<size_t>(weight.in);
   std::vector<float> input(x, x + in);
-  round_activation(weight.activation, input);
+  round_activation(weight.activation, weight.input_scale, input);
   std::vector<float> row(in);
   for (const formats::Weight& source : weight.source) {
     for (int64_t o = 0; o < source.out; ++o) {
@@ -47,9 +47,20 @@ void matvec(const PreparedWeight& weight, const float* x, float* out) {
 
 }  // namespace
 
-void round_activation(formats::ActivationRounding rounding, std::span<float> row) {
-  if (rounding == formats::ActivationRounding::kFp8PerToken) round_fp8(row);
-  if (rounding == formats::ActivationRounding::kMxfp4) round_mxfp4(row);
+void round_activation(formats::ActivationRounding rounding, float input_scale,
+                      std::span<float> row) {
+  switch (rounding) {
+    case formats::ActivationRounding::kNone:
+      return;
+    case formats::ActivationRounding::kFp8PerToken:
+      return round_fp8(row);
+    case formats::ActivationRounding::kMxfp4:
+      return round_mxfp4(row);
+    case formats::ActivationRounding::kNvfp4:
+      return formats::round_activation_nvfp4(row, input_scale);
+    case formats::ActivationRounding::kFp8Blocks:
+      return formats::round_activation_fp8_blocks(row);
+  }
 }
 
 PreparedWeight prepare(const Ctx&, std::span<const formats::Weight> rows_concatenated,

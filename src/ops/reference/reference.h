@@ -28,7 +28,8 @@ void argmax(const Ctx& ctx, const ArgmaxArgs& args);
 
 // x as hardware with the format's arithmetic would see it: one scale max|x| / 448 for the row and
 // E4M3 elements, or one power of two for each 32 elements and E2M1 elements (the scale rule of
-// formats/mxfp4.cpp).
-void round_activation(formats::ActivationRounding rounding, std::span<float> row);
+// formats/mxfp4.cpp), or formats::round_activation_….
+void round_activation(formats::ActivationRounding rounding, float input_scale,
+                      std::span<float> row);
 
 }  // namespace eyrie::ops::reference
