@@ -19,7 +19,6 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
 #include <mutex>
@@ -29,6 +28,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "server/api.h"
+#include "server/reply_text.h"
 #include "server/wake.h"
 
 namespace eyrie::server {
@@ -48,10 +48,6 @@ constexpr size_t kMaxRequestIdSize = 256;
 
 std::string to_string(beast::string_view view) { return {view.data(), view.size()}; }
 
-std::string reason(int status) {
-  return to_string(http::obsolete_reason(static_cast<http::status>(status)));
-}
-
 // An id comes back in a header and in JSON: printable ASCII or not at all.
 std::string clean_request_id(beast::string_view id) {
   if (id.size() > kMaxRequestIdSize) return "";
@@ -59,39 +55,6 @@ std::string clean_request_id(beast::string_view id) {
     if (c <= ' ' || c > '~') return "";
   }
   return to_string(id);
-}
-
-// What the replies to one request have in common.
-struct ReplyContext {
-  bool keep_alive = true;
-  bool is_head = false;
-  bool is_http_1_0 = false;
-  bool has_origin = false;
-  std::string request_id;  // echoed when not empty
-};
-
-std::string head(int status, const std::string& content_type, const ReplyContext& context) {
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: eyrie\r\n", status, reason(status));
-  if (!content_type.empty()) text += fmt::format("Content-Type: {}\r\n", content_type);
-  text += context.keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
-  if (context.has_origin) text += "Access-Control-Allow-Origin: *\r\n";
-  if (!context.request_id.empty()) text += fmt::format("X-Request-Id: {}\r\n", context.request_id);
-  return text;
-}
-
-std::string whole_reply(const HttpReply& reply, const ReplyContext& context) {
-  std::string text = head(reply.status, reply.body.empty() ? "" : reply.content_type, context);
-  if (reply.status == 429 || reply.status == 503) text += "Retry-After: 1\r\n";
-  text += fmt::format("Content-Length: {}\r\n\r\n", reply.body.size());
-  if (!context.is_head) text += reply.body;
-  return text;
-}
-
-std::string preflight_reply(const ReplyContext& context) {
-  return head(200, "", context) +
-         "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
-         "Access-Control-Allow-Headers: authorization, content-type, x-request-id\r\n"
-         "Access-Control-Max-Age: 600\r\nContent-Length: 0\r\n\r\n";
 }
 
 // Requests of one HTTP request in the engine; leaving the scope aborts what is not finished.
@@ -367,24 +330,14 @@ asio::awaitable<int> Server::Impl::generate(beast::tcp_stream& stream, Generatio
   Answer& answer = *work.answer;
   bool streaming = false;  // the head is out
   if (context.is_http_1_0 && work.stream) context.keep_alive = false;
-  const auto framed = [&](const std::string& events) {
-    std::string text;
-    if (!streaming) {
-      text = head(200, "text/event-stream; charset=utf-8", context);
-      text += "Cache-Control: no-cache\r\n";
-      text += context.is_http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n";
-      streaming = true;
-    }
-    text += context.is_http_1_0 ? events : fmt::format("{:x}\r\n{}\r\n", events.size(), events);
-    return text;
-  };
   std::string events;
   while (!answer.finished() && answer.failure() == nullptr) {
     std::vector<engine::OutputChunk> chunks = output->take();
     for (engine::OutputChunk& chunk : chunks) answer.take(std::move(chunk), events);
     bool left = wake->client_left();
     if (!left && !events.empty() && !answer.finished()) {
-      const std::string text = framed(events);
+      const std::string text = stream_piece(events, !streaming, context);
+      streaming = true;
       events.clear();
       left = !co_await write(stream, text);
     }
@@ -415,7 +368,7 @@ asio::awaitable<int> Server::Impl::generate(beast::tcp_stream& stream, Generatio
     }
     answer.end_stream(events);
   }
-  std::string last = framed(events);
+  std::string last = stream_piece(events, !streaming, context);
   if (!context.is_http_1_0) last += "0\r\n\r\n";
   if (!co_await write(stream, last)) context.keep_alive = false;
   co_return 200;
