@@ -41,9 +41,9 @@ def calls_of(message):
 
 
 def segments(messages, tools=None, thinking=True, add_generation_prompt=False, train=False):
-    """[(text, produced)]: produced is true for text the model itself must write.
+    """[(text, produced)]: true for what the model must write, None for what it must never learn.
 
-    train=True renders a finished dialogue as the model met it: its last turn keeps the reasoning,
+    None marks the emptied reasoning of earlier and of instant turns: only the template writes it. train=True renders a finished dialogue as the model met it: its last turn keeps the reasoning,
     which the template would drop once another turn follows.
     """
     out = []
@@ -62,9 +62,9 @@ def segments(messages, tools=None, thinking=True, add_generation_prompt=False, t
             keep = i > last and thinking
             reason = (m.get("reasoning_content") or "") if keep else ""
             if thinking:
-                out += [(head + "<think>", False), (f"{reason}</think>", i > last)]
+                out += [(head + "<think>", False), (f"{reason}</think>", True if i > last else None)]
             else:
-                out += [(head + "<think></think>", False)]
+                out += [(head + "<think>", False), ("</think>", None)]
             out.append((body_of(m) + calls_of(m) + "<|im_end|>", i > last or not thinking))
         elif role == "tool":
             out.append((f"{head}## Return of {m.get('tool_call_id')}\n{body_of(m)}<|im_end|>", False))

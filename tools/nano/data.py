@@ -2,7 +2,7 @@
 
 A row holds whole documents one after the other and starts with the first token of a document, so
 position 0 is always a beginning. Text the model does not have to produce (questions, tool results)
-counts with a small weight only.
+counts with a small weight only, and the emptied reasoning of earlier turns not at all.
 """
 import random
 
@@ -95,7 +95,7 @@ def encode(enc, parts):
     for text, produced in parts:
         t = enc.encode(text, allowed_special="all")
         ids += t
-        weights += [1.0 if produced else GIVEN_WEIGHT] * len(t)
+        weights += [{True: 1.0, False: GIVEN_WEIGHT, None: 0.0}[produced]] * len(t)
     return ids, weights
 
 

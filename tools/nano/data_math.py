@@ -287,7 +287,7 @@ def garden_rows(g):
 
 @template
 def bus_stops(g):
-    a = g.i(10, 50)
+    a = g.i(20, 60)
     off1, on1 = g.i(2, 9), g.i(2, 15)
     off2, on2 = g.i(2, 9), g.i(2, 12)
     veh = g.pick("bus", "train", "tram", "ferry")
@@ -774,7 +774,7 @@ def rectangle_tiles(g):
 @template
 def growing_plant(g):
     p, fl = g.person(), g.pick("sunflower", "bean plant", "young tree", "vine", "tomato plant")
-    a, r, k, cut = g.i(5, 60), g.i(2, 12), g.i(2, 9), g.i(2, 10)
+    a, r, k, cut = g.i(10, 60), g.i(2, 12), g.i(2, 9), g.i(2, 10)
     q = [g.pick(f"{p}'s {fl} is {a} centimeters high.", f"{p} has a {fl} with a height of {a} centimeters."),
          g.pick(f"It grows {g.num(r)} centimeters a week.", f"Every week it gets {g.num(r)} centimeters higher."),
          g.pick(f"After {g.num(k)} weeks {p} cuts off {g.num(cut)} centimeters.", f"When {g.num(k)} weeks are over, {p.he} cuts it by {g.num(cut)} centimeters."),

@@ -210,6 +210,10 @@ TALK = {
                ["See you soon!", "Take care!", "Until next time."]),
 }
 TOPICS = list(TALK)
+# How the reasoning names a topic.
+LABEL = {"greet": "the greeting", "who": "myself", "hobby": "a hobby", "cook": "cooking", "travel": "a trip", "weather": "the weather",
+         "feel": "feelings", "pet": "a pet", "story": "a story", "gift": "a present", "learn": "learning", "plan": "plans",
+         "prefer": "a choice", "explain": "an explanation", "thanks": "the kind words"}
 THINK = ["The user wants to talk about {t}. I will be friendly.", "A simple question. I answer in a few sentences.", "I should give some ideas about {t}.",
          "This is about {t}. No calculation is needed.", "I keep it short and kind.", "Let me think about {t} for a moment. I can name a few things and ask back."]
 
@@ -230,7 +234,7 @@ def turn(r):
         answer = " ".join(parts)
     if r.random() < 0.15:
         user = r.choice(("Hi. ", "Hello! ", "Please: ", "Well, ", "Good day. ")) + user
-    return user, answer, topic
+    return user, answer, LABEL[topic]
 
 
 def story(r, s):

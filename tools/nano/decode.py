@@ -85,7 +85,7 @@ def speculate(model, draft, prompts, max_new, stop, k):
         at = first[:, None] + torch.arange(features.shape[1], device=device)[None]
         nxt = tokens.gather(1, (at + 1).clamp(max=capacity - 1))
         logits, y = draft.step(nxt, draft.fc(features), at, dcache)
-        row = (n - 2 - first)[:, None, None]
+        row = (n - 2 - first).clamp(min=0)[:, None, None]   # (a finished sequence has none)
         logits = logits.gather(1, row.expand(-1, 1, logits.shape[-1]))
         y = y.gather(1, row.expand(-1, 1, y.shape[-1]))
         chain = [logits[:, 0].argmax(-1)]

@@ -5,6 +5,7 @@
 import argparse
 import json
 import os
+import re
 import time
 
 import torch
@@ -24,10 +25,8 @@ def read(name):
 
 
 def final_number(text):
-    if "####" not in text:
-        return None
-    tail = text.split("####")[1].strip().split()
-    return tail[0] if tail else None
+    found = re.search(r"#### (-?[\d,]+)", text)
+    return found and found[1].replace(",", "")
 
 
 def few_shot(train, problem, k=5):
@@ -58,10 +57,10 @@ class Bench:
     def ids(self, texts):
         return [self.enc.encode(t, allowed_special="all") for t in texts]
 
-    def decode(self, texts, max_new):
+    def decode(self, texts, max_new, batch=320):
         out = []
-        for i in range(0, len(texts), 320):
-            out += generate(self.model, self.ids(texts[i:i + 320]), max_new, self.stop)
+        for i in range(0, len(texts), batch):
+            out += generate(self.model, self.ids(texts[i:i + batch]), max_new, self.stop)
         return [self.enc.decode(o) for o in out]
 
     def acceptance(self, texts, max_new, k=6):
@@ -80,10 +79,17 @@ class Bench:
                  "chat_instant": [render([{"role": "user", "content": t["question"]}], None, False, True) for t in test]}
         result = {}
         for form, prompts in forms.items():
-            got = [final_number(x.split("Question:")[0]) for x in self.decode(prompts, 320)]
+            texts = self.decode(prompts, 320)
+            got = [final_number(x.split("Question:")[0]) for x in texts]
             result[form] = round(sum(g == w for g, w in zip(got, gold)) / len(gold), 4)
+            if form == "chat_think":
+                result["chat_sample"] = texts[0]
+                result["chat_reasoned"] = round(sum(not x.startswith("</think>") for x in texts) / len(texts), 4)
             if form == "plain_5shot":
                 result["wrong"] = [t["question"] for t, g, w in zip(test, got, gold) if g != w][:12]
+        far = test[:100]                              # about 3,300 tokens of context
+        texts = self.decode([few_shot(train, t, 30) for t in far], 200, 50)
+        result["plain_30shot_of_100"] = sum(final_number(x.split("Question:")[0]) == g for x, g in zip(texts, gold)) / len(far)
         if self.draft:
             result["acceptance_5shot"] = self.acceptance(forms["plain_5shot"], 256)
             result["acceptance_chat"] = self.acceptance(forms["chat_think"], 320)
@@ -104,7 +110,7 @@ class Bench:
     def talk(self):
         rows = read("talk-nano.jsonl")[:self.limit]
         prompts = [render(r["messages"], None, r["thinking"], True) for r in rows]
-        result = {"samples": [(r["messages"][-1]["content"], t) for r, t in zip(rows[:4], self.decode(prompts[:4], 200))]}
+        result = {"samples": [(r["thinking"], r["messages"][-1]["content"], t) for r, t in zip(rows[:4], self.decode(prompts[:4], 200))]}
         if self.draft:
             result["acceptance"] = self.acceptance(prompts, 200)
         return result

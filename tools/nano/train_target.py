@@ -47,7 +47,7 @@ class Feed:
             p.start()
 
     def batch(self, step, device):
-        ids, w = self.queues[step % len(self.queues)].get()
+        ids, w = self.queues[step % len(self.queues)].get(timeout=120)   # a dead worker ends the run
         return (torch.from_numpy(ids).to(device, non_blocking=True).long(),
                 torch.from_numpy(w).to(device, non_blocking=True).float())
 
@@ -106,7 +106,8 @@ def main():
         for group in opt.param_groups:
             group["lr"] = lr
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            loss, full, loads = run(model, ids, w)
+            # Only the common shape is compiled: compiling the second one costs more than it gains.
+            loss, full, loads = (run if ids.shape[1] == a.length else loss_of)(model, ids, w)
         opt.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
