@@ -7,6 +7,7 @@
 
 #include "bench/reference.h"
 #include "bench/sweep_result.h"
+#include "bench/verdict.h"
 
 namespace eyrie::bench {
 

@@ -1,7 +1,5 @@
-// Published tables (data/references/*.json) and what can honestly be said about ours beside them.
-// Speedups are compared, never tok/s: another machine and another model give other speeds, but a
-// draft that pays there should pay here. Absolute figures are judged only when the user says that
-// this is the same hardware.
+// Published tables (data/references/*.json): figures, where they come from, and the settings of the
+// run that gave them.
 #pragma once
 
 #include <cstdint>
@@ -46,26 +44,5 @@ Reference parse_reference(const std::string& text, const std::string& path);
 // contains the column's id ("bf16", "fp8") stands for it; the baseline is our first.
 std::vector<std::optional<size_t>> match_columns(const Reference& reference,
                                                  const std::vector<SweepConfig>& configs);
-
-enum class Outcome { kMet, kNotMet, kNotRun, kNotCompared };
-const char* outcome_word(Outcome outcome);
-
-struct Verdict {
-  Outcome outcome = Outcome::kNotRun;
-  std::string criterion;
-  std::string detail;
-};
-
-struct VerdictOptions {
-  double noise = 0.03;         // relative; two figures closer than this are called equal
-  bool same_hardware = false;  // then absolute figures are judged too
-};
-
-std::vector<Verdict> judge(const Reference& reference, const SweepResult& result,
-                           const VerdictOptions& options);
-
-// What to check when a figure is low: each setting of the published run and what was in effect.
-std::vector<std::string> settings_in_effect(const Reference& reference, const SweepResult& result,
-                                            size_t config_idx);
 
 }  // namespace eyrie::bench

@@ -23,6 +23,7 @@
 #include "bench/shell_words.h"
 #include "bench/sweep.h"
 #include "bench/sweep_tables.h"
+#include "bench/verdict.h"
 
 namespace eyrie::apps {
 namespace {
