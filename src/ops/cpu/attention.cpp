@@ -7,16 +7,16 @@
 namespace eyrie::ops::cpu {
 namespace {
 
-// Rows of a sequence and heads that share keys and values.
+// Rows of a sequence, and either some whole groups of heads or a part of one group.
 struct Task {
   int32_t sequence;
   int32_t first_row, num_rows;  // within the sequence
-  int32_t first_head, num_heads;
+  int32_t first_head, num_groups, heads_per_group;
 };
 
 // Queries that share a tile's conversion: more save work, fewer balance better.
 constexpr int64_t kQueriesPerTask = 64;
-// Splitting heads over tasks repeats the conversion, so a part keeps at least this many.
+// Splitting a group's heads over tasks repeats the conversion, so a part keeps at least this many.
 constexpr int64_t kMinHeadsPerTask = 8;
 
 struct TaskList {
@@ -24,25 +24,24 @@ struct TaskList {
   int64_t count;
 };
 
-// head_group: heads with the same keys and values. Long rows come first within a sequence.
+// heads_per_group: heads with the same keys and values. Long rows come first within a sequence.
 TaskList make_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int64_t num_heads,
-                    int64_t head_group) {
-  const int64_t threads = ctx.pool->size();
-  int64_t parts = 1;  // of a head group
-  const auto rows_per_task = [&] {
-    return std::max<int64_t>(1, kQueriesPerTask / std::max<int64_t>(1, head_group / parts));
-  };
+                    int64_t heads_per_group) {
+  int64_t heads = num_heads;  // of a task
+  const auto rows_per_task = [&] { return std::max<int64_t>(1, kQueriesPerTask / heads); };
   const auto count_tasks = [&] {
     int64_t count = 0;
     for (const SequenceRows& s : sequences) count += div_ceil(s.num_rows, rows_per_task());
-    return count * (num_heads / head_group) * parts;
+    return count * (num_heads / heads);
   };
-  while (count_tasks() < 2 * threads && head_group % (2 * parts) == 0 &&
-         head_group / (2 * parts) >= kMinHeadsPerTask) {
-    parts *= 2;
+  while (count_tasks() < 2 * ctx.pool->size()) {
+    const bool whole_groups = heads / 2 >= heads_per_group && heads / 2 % heads_per_group == 0;
+    const bool parts = heads <= heads_per_group && heads / 2 >= kMinHeadsPerTask;
+    if (heads % 2 != 0 || !(whole_groups || parts)) break;
+    heads /= 2;
   }
   TaskList list{.tasks = ctx.arena->array<Task>(count_tasks()), .count = 0};
-  const int64_t heads = head_group / parts, rows = rows_per_task();
+  const int64_t rows = rows_per_task(), group = std::min(heads, heads_per_group);
   for (size_t i = 0; i < sequences.size(); ++i) {
     const int64_t num_rows = sequences[i].num_rows;
     for (int64_t chunk = div_ceil(num_rows, rows) - 1; chunk >= 0; --chunk) {
@@ -52,34 +51,29 @@ TaskList make_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int
             .first_row = static_cast<int32_t>(chunk * rows),
             .num_rows = static_cast<int32_t>(std::min(rows, num_rows - chunk * rows)),
             .first_head = static_cast<int32_t>(head),
-            .num_heads = static_cast<int32_t>(heads)};
+            .num_groups = static_cast<int32_t>(heads / group),
+            .heads_per_group = static_cast<int32_t>(group)};
       }
     }
   }
   return list;
 }
 
-// params: everything but rows, heads, positions and pointers' offsets, which a task adds.
-struct Geometry {
-  AttendParams params;
-  int64_t head_group;
-  int64_t kv_head_columns;  // columns of the cache from one kv head to the next
-};
-
+// common: everything but rows, heads, positions and pointers' offsets, which a task adds.
 void run_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int64_t num_heads,
-               const Geometry& geometry) {
+               int64_t heads_per_group, const AttendParams& common) {
   ArenaScope scope(*ctx.arena);
-  const TaskList list = make_tasks(ctx, sequences, num_heads, geometry.head_group);
-  const AttendParams& common = geometry.params;
+  const TaskList list = make_tasks(ctx, sequences, num_heads, heads_per_group);
   const int64_t width = common.dim0 + common.dim1;
-  const int64_t floats = align_up(
-      attend_scratch(std::max(kQueriesPerTask, geometry.head_group), width, common.dim_v), 16);
+  const int64_t floats = align_up(attend_scratch(std::max(kQueriesPerTask, num_heads),
+                                                 num_heads / heads_per_group, width, common.dim_v),
+                                  16);
   auto* scratch = ctx.arena->array<float>(floats * ctx.pool->size());
   const auto run = [&](int64_t task_idx, int thread_idx) {
     const Task& task = list.tasks[task_idx];
     const SequenceRows& sequence = sequences[static_cast<size_t>(task.sequence)];
     const int64_t row = sequence.first_row + task.first_row, head = task.first_head;
-    const int64_t column = head / geometry.head_group * geometry.kv_head_columns;
+    const int64_t column = head / heads_per_group * common.kv_group;
     AttendParams p = common;
     p.q0 += row * p.q0_row + head * p.q0_head;
     p.q1 += row * p.q1_row + head * p.q1_head;
@@ -88,13 +82,14 @@ void run_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int64_t 
     p.values += column;
     p.block_table = sequence.block_table;
     p.num_rows = task.num_rows;
-    p.num_heads = task.num_heads;
+    p.num_groups = task.num_groups;
+    p.heads_per_group = task.heads_per_group;
     p.first_position = sequence.first_position + task.first_row;
     attention_kernels().attend(p, scratch + thread_idx * floats);
   };
   double ns = 0;
   for (const SequenceRows& s : sequences) {
-    ns += static_cast<double>((s.first_position + s.num_rows) * (s.num_rows * num_heads + 4) *
+    ns += static_cast<double>((s.first_position + s.num_rows) * (s.num_rows + 1) * num_heads *
                               (width + common.dim_v)) /
           15.0;
   }
@@ -141,14 +136,15 @@ void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {
                             .values = a.cache.data.data<bf16>(),
                             .key_stride = latent + rope,
                             .value_stride = latent + rope,
+                            .kv_group = 0,
                             .block_table = nullptr,
                             .block_size = a.cache.block_size,
                             .num_rows = 0,
-                            .num_heads = 0,
+                            .num_groups = 0,
+                            .heads_per_group = 0,
                             .first_position = 0,
                             .scale = a.scale};
-  run_tasks(ctx, a.sequences, num_heads,
-            {.params = params, .head_group = num_heads, .kv_head_columns = 0});
+  run_tasks(ctx, a.sequences, num_heads, num_heads, params);
 }
 
 void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
@@ -170,14 +166,15 @@ void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
                             .values = a.v_cache.data.data<bf16>(),
                             .key_stride = row_width,
                             .value_stride = row_width,
+                            .kv_group = dim,
                             .block_table = nullptr,
                             .block_size = a.k_cache.block_size,
                             .num_rows = 0,
-                            .num_heads = 0,
+                            .num_groups = 0,
+                            .heads_per_group = 0,
                             .first_position = 0,
                             .scale = a.scale};
-  run_tasks(ctx, a.sequences, num_heads,
-            {.params = params, .head_group = num_heads / a.num_kv_heads, .kv_head_columns = dim});
+  run_tasks(ctx, a.sequences, num_heads, num_heads / a.num_kv_heads, params);
 }
 
 }  // namespace eyrie::ops::cpu

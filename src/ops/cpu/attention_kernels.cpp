@@ -26,11 +26,12 @@ inline constexpr int kScoreRows = 4;
 inline constexpr int kValueRows = 4;
 #endif
 
-// Scratch of one attend(), carved out of the caller's memory.
+// Scratch of one attend(), carved out of the caller's memory. Queries are ordered by group, then
+// row, then head of the group.
 struct Scratch {
-  float* queries;  // register tiles [width][rows], one after the other
-  float* keys;     // [width][16]
-  float* values;   // [16][dim_v]
+  float* queries;  // per group: register tiles [width][rows], one after the other
+  float* keys;     // per group: [width][16]
+  float* values;   // per group: [16][dim_v]
   float* probs;    // [queries][16]
   float* sums;     // [queries][16]
   float* maxima;   // [queries]
@@ -240,40 +241,55 @@ inline constexpr ValueTile kValueTiles[] = {
 };
 static_assert(sizeof(kValueTiles) / sizeof(kValueTiles[0]) == kValueRows);
 
-HWY_INLINE float* out_row(const AttendParams& p, int64_t query) {
-  return p.out + query / p.num_heads * p.out_row + query % p.num_heads * p.out_head;
+// Where query q of its group is: row and head.
+struct Place {
+  int64_t row, head;
+};
+
+HWY_INLINE Place place_of(const AttendParams& p, int group, int64_t q) {
+  return {q / p.heads_per_group, group * p.heads_per_group + q % p.heads_per_group};
 }
 
-// Queries [begin, end), all of which see `count` positions of the tile.
-void add_values(const AttendParams& p, const Scratch& s, int64_t begin, int64_t end, int count) {
+// Queries [begin, end) of a group, all of which see `count` positions of the tile.
+void add_values(const AttendParams& p, const Scratch& s, int group, int64_t begin, int64_t end,
+                int count) {
+  const int64_t first = int64_t{group} * p.num_rows * p.heads_per_group;
+  const float* values = s.values + int64_t{group} * 16 * p.dim_v;
   float* out[kValueRows];
   for (int64_t q = begin; q < end; q += kValueRows) {
     const auto rows = static_cast<int>(HWY_MIN(int64_t{kValueRows}, end - q));
-    for (int r = 0; r < rows; ++r) out[r] = out_row(p, q + r);
-    kValueTiles[rows - 1](s.probs + q * 16, s.factors + q, s.values, count, p.dim_v, out);
+    for (int r = 0; r < rows; ++r) {
+      const Place place = place_of(p, group, q + r);
+      out[r] = p.out + place.row * p.out_row + place.head * p.out_head;
+    }
+    kValueTiles[rows - 1](s.probs + (first + q) * 16, s.factors + first + q, values, count, p.dim_v,
+                          out);
   }
 }
 
-void pack_queries(const AttendParams& p, const Scratch& s, int64_t num_queries) {
+void pack_queries(const AttendParams& p, int group, float* packed) {
   const int width = p.dim0 + p.dim1;
-  for (int64_t begin = 0; begin < num_queries; begin += kScoreRows) {
+  const int64_t num_queries = int64_t{p.num_rows} * p.heads_per_group;
+  for (int64_t begin = 0; begin < num_queries; begin += kScoreRows, packed += kScoreRows * width) {
     const int64_t rows = HWY_MIN(int64_t{kScoreRows}, num_queries - begin);
-    float* packed = s.queries + begin * width;
     for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = (begin + r) / p.num_heads, head = (begin + r) % p.num_heads;
-      const float* q0 = p.q0 + row * p.q0_row + head * p.q0_head;
-      const float* q1 = p.q1 + row * p.q1_row + head * p.q1_head;
+      const Place place = place_of(p, group, begin + r);
+      const float* q0 = p.q0 + place.row * p.q0_row + place.head * p.q0_head;
+      const float* q1 = p.q1 + place.row * p.q1_row + place.head * p.q1_head;
       for (int k = 0; k < p.dim0; ++k) packed[k * rows + r] = q0[k];
       for (int k = 0; k < p.dim1; ++k) packed[(p.dim0 + k) * rows + r] = q1[k];
+      float* out = p.out + place.row * p.out_row + place.head * p.out_head;
+      for (int k = 0; k < p.dim_v; ++k) out[k] = 0.0f;
     }
   }
 }
 
-Scratch carve(float* memory, int64_t num_queries, int64_t key_width, int64_t value_width) {
+Scratch carve(const AttendParams& p, float* memory) {
+  const int64_t num_queries = int64_t{p.num_rows} * p.num_groups * p.heads_per_group;
   Scratch s{};
   s.keys = memory;
-  s.values = s.keys + key_width * 16;
-  s.probs = s.values + value_width * 16;
+  s.values = s.keys + int64_t{p.num_groups} * (p.dim0 + p.dim1) * 16;
+  s.probs = s.values + int64_t{p.num_groups} * p.dim_v * 16;
   s.sums = s.probs + num_queries * 16;
   s.maxima = s.sums + num_queries * 16;
   s.factors = s.maxima + num_queries;
@@ -281,47 +297,89 @@ Scratch carve(float* memory, int64_t num_queries, int64_t key_width, int64_t val
   return s;
 }
 
-void attend(const AttendParams& p, float* scratch) {
-  const int width = p.dim0 + p.dim1;
-  const int64_t num_queries = int64_t{p.num_rows} * p.num_heads;
-  const Scratch s = carve(scratch, num_queries, width, p.dim_v);
-  pack_queries(p, s, num_queries);
-  for (int64_t q = 0; q < num_queries; ++q) {
-    s.maxima[q] = -HUGE_VALF;
-    for (int i = 0; i < 16; ++i) s.sums[q * 16 + i] = 0.0f;
-    float* out = out_row(p, q);
-    for (int i = 0; i < p.dim_v; ++i) out[i] = 0.0f;
-  }
-  const int64_t last_position = p.first_position + p.num_rows - 1;
-  for (int64_t j = 0; j <= last_position; j += kAttentionTile) {
-    const int64_t slot = p.block_table[j / p.block_size] * int64_t{p.block_size} + j % p.block_size;
-    transpose_keys(p.keys + slot * p.key_stride, p.key_stride, width, s.keys);
-    const auto filled = static_cast<int>(HWY_MIN(int64_t{16}, last_position + 1 - j));
-    widen_values(p.values + slot * p.value_stride, p.value_stride, filled, p.dim_v, s.values);
-
-    // Rows from first_seeing on see the tile, from first_full on all of it.
-    const int64_t first_seeing = HWY_MAX(int64_t{0}, j - p.first_position);
-    const int64_t first_full =
-        HWY_MIN(int64_t{p.num_rows}, HWY_MAX(first_seeing, j + 15 - p.first_position));
-    const int64_t first_query = first_seeing * p.num_heads;
-    for (int64_t q = first_query / kScoreRows * kScoreRows; q < num_queries; q += kScoreRows) {
-      const auto rows = static_cast<int>(HWY_MIN(int64_t{kScoreRows}, num_queries - q));
-      kScoreTiles[rows - 1](s.queries + q * width, s.keys, width, s.probs + q * 16);
+// Asks for a tile's cache rows while the one before is computed.
+HWY_INLINE void prefetch_rows(const bf16* rows, int64_t stride, int64_t columns) {
+  constexpr int64_t kLine = 64 / sizeof(bf16);
+  for (int i = 0; i < 16; ++i) {
+    for (int64_t c = 0; c < columns; c += kLine) {
+      __builtin_prefetch(rows + i * stride + c);
     }
-    softmax_step(s, first_query, num_queries, p.scale, [&](int64_t q) HWY_ATTR {
-      const int64_t seen = p.first_position + q / p.num_heads + 1 - j;
+  }
+}
+
+int64_t slot_of(const AttendParams& p, int64_t position) {
+  return p.block_table[position / p.block_size] * int64_t{p.block_size} + position % p.block_size;
+}
+
+void attend_tile(const AttendParams& p, const Scratch& s, int64_t j) {
+  const int width = p.dim0 + p.dim1;
+  const int64_t last_position = p.first_position + p.num_rows - 1;
+  const int64_t per_group = int64_t{p.num_rows} * p.heads_per_group;
+  const auto filled = static_cast<int>(HWY_MIN(int64_t{16}, last_position + 1 - j));
+  const int64_t slot = slot_of(p, j);
+  const bf16* keys = p.keys + slot * p.key_stride;
+  const bf16* values = p.values + slot * p.value_stride;
+  if (j + kAttentionTile <= last_position) {
+    const int64_t next = slot_of(p, j + kAttentionTile);
+    const int64_t further = (p.num_groups - 1) * p.kv_group;
+    prefetch_rows(p.keys + next * p.key_stride, p.key_stride, further + width);
+    if (p.values != p.keys) {
+      prefetch_rows(p.values + next * p.value_stride, p.value_stride, further + p.dim_v);
+    }
+  }
+  // Rows from first_seeing on see the tile, from first_full on all of it.
+  const int64_t first_seeing = HWY_MAX(int64_t{0}, j - p.first_position);
+  const int64_t first_full =
+      HWY_MIN(int64_t{p.num_rows}, HWY_MAX(first_seeing, j + 15 - p.first_position));
+  const int64_t first_query = first_seeing * p.heads_per_group;
+
+  // Stage by stage over all groups: their chains of operations overlap.
+  for (int g = 0; g < p.num_groups; ++g) {
+    float* transposed = s.keys + int64_t{g} * width * 16;
+    transpose_keys(keys + g * p.kv_group, p.key_stride, width, transposed);
+    widen_values(values + g * p.kv_group, p.value_stride, filled, p.dim_v,
+                 s.values + int64_t{g} * 16 * p.dim_v);
+    const int64_t first = g * per_group;
+    for (int64_t q = first_query / kScoreRows * kScoreRows; q < per_group; q += kScoreRows) {
+      const auto rows = static_cast<int>(HWY_MIN(int64_t{kScoreRows}, per_group - q));
+      kScoreTiles[rows - 1](s.queries + (first + q) * width, transposed, width,
+                            s.probs + (first + q) * 16);
+    }
+  }
+  for (int g = 0; g < p.num_groups; ++g) {
+    const int64_t first = g * per_group;
+    softmax_step(s, first + first_query, first + per_group, p.scale, [&](int64_t q) HWY_ATTR {
+      const int64_t seen = p.first_position + (q - first) / p.heads_per_group + 1 - j;
       return static_cast<int>(HWY_MIN(int64_t{16}, seen));
     });
+  }
+  for (int g = 0; g < p.num_groups; ++g) {
     for (int64_t row = first_seeing; row < first_full; ++row) {
-      add_values(p, s, row * p.num_heads, (row + 1) * p.num_heads,
+      add_values(p, s, g, row * p.heads_per_group, (row + 1) * p.heads_per_group,
                  static_cast<int>(p.first_position + row + 1 - j));
     }
-    add_values(p, s, first_full * p.num_heads, num_queries, 16);
+    add_values(p, s, g, first_full * p.heads_per_group, per_group, 16);
   }
-  for (int64_t q = 0; q < num_queries; ++q) {
-    const float inverse = 1.0f / sum16(s.sums + q * 16);
-    float* out = out_row(p, q);
-    for (int i = 0; i < p.dim_v; ++i) out[i] *= inverse;
+}
+
+void attend(const AttendParams& p, float* scratch) {
+  const Scratch s = carve(p, scratch);
+  const int64_t per_group = int64_t{p.num_rows} * p.heads_per_group;
+  for (int g = 0; g < p.num_groups; ++g) {
+    pack_queries(p, g, s.queries + g * per_group * (p.dim0 + p.dim1));
+  }
+  for (int64_t q = 0; q < per_group * p.num_groups; ++q) {
+    s.maxima[q] = -HUGE_VALF;
+    for (int i = 0; i < 16; ++i) s.sums[q * 16 + i] = 0.0f;
+  }
+  for (int64_t j = 0; j < p.first_position + p.num_rows; j += kAttentionTile) attend_tile(p, s, j);
+  for (int g = 0; g < p.num_groups; ++g) {
+    for (int64_t q = 0; q < per_group; ++q) {
+      const float inverse = 1.0f / sum16(s.sums + (g * per_group + q) * 16);
+      const Place place = place_of(p, g, q);
+      float* out = p.out + place.row * p.out_row + place.head * p.out_head;
+      for (int i = 0; i < p.dim_v; ++i) out[i] *= inverse;
+    }
   }
 }
 
@@ -343,8 +401,9 @@ const AttentionKernels& attention_kernels() {
   return *HWY_DYNAMIC_DISPATCH(attention_table)();
 }
 
-int64_t attend_scratch(int64_t num_queries, int64_t key_width, int64_t value_width) {
-  return (key_width + value_width) * 16 + num_queries * (16 + 16 + 2 + key_width) + 32;
+int64_t attend_scratch(int64_t num_queries, int64_t num_groups, int64_t key_width,
+                       int64_t value_width) {
+  return num_groups * (key_width + value_width) * 16 + num_queries * (16 + 16 + 2 + key_width) + 32;
 }
 
 }  // namespace eyrie::ops::cpu

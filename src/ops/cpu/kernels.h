@@ -25,7 +25,7 @@ struct GemmKernels {
 };
 const GemmKernels& gemm_kernels();
 
-// Query rows of one sequence and a group of heads that read the same keys and values.
+// Query rows of one sequence. Heads come in groups that read the same keys and values.
 struct AttendParams {
   // A query is [dim0 | dim1] from two places: q0 + row · q0_row + head · q0_head, and q1 likewise.
   const float* q0;
@@ -34,13 +34,14 @@ struct AttendParams {
   int dim0, dim1, dim_v;
   float* out;
   int64_t out_row, out_head;
-  // Cache row of slot s: keys at keys + s · key_stride, values at values + s · value_stride.
+  // Cache row of slot s: keys at keys + s · key_stride, values at values + s · value_stride; the
+  // next group's are kv_group columns further.
   const bf16* keys;
   const bf16* values;
-  int64_t key_stride, value_stride;
+  int64_t key_stride, value_stride, kv_group;
   const int32_t* block_table;
   int block_size;
-  int num_rows, num_heads;
+  int num_rows, num_groups, heads_per_group;
   int64_t first_position;
   float scale;
 };
@@ -49,8 +50,9 @@ struct AttentionKernels {
   void (*attend)(const AttendParams& params, float* scratch);
 };
 const AttentionKernels& attention_kernels();
-// Floats of scratch that attend needs for that many queries (rows · heads).
-int64_t attend_scratch(int64_t num_queries, int64_t key_width, int64_t value_width);
+// Floats of scratch that attend needs for that many queries (rows · heads) and groups.
+int64_t attend_scratch(int64_t num_queries, int64_t num_groups, int64_t key_width,
+                       int64_t value_width);
 
 struct VectorKernels {
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
