@@ -101,7 +101,7 @@ def main():
     write("eval/tools-nano.jsonl", tool_rows(random.Random(9003), 160))
     write("eval/talk-nano.jsonl", talk_rows(random.Random(9004), 160))
     write("prompts/nano-mix.jsonl", mix_rows(random.Random(9005), enc, 768))
-    golden = mix_rows(random.Random(9006), enc, 64)
+    golden = mix_rows(random.Random(9006), enc, 128)
     write("prompts/golden-candidates.jsonl", golden)
 
 
