@@ -227,9 +227,11 @@ std::string sweep_html(const SweepResult& result, const Reference* reference,
                      escape_html(result.model), escape_html(result.machine),
                      escape_html(result.version), escape_html(result.date),
                      escape_html(result.dataset));
-  if (const auto sentences = speedup_sentences(result); !sentences.empty()) {
-    out += list_html(sentences);
+  auto sentences = speedup_sentences(result);
+  if (auto answers = result.answers_sentence(); !answers.empty()) {
+    sentences.push_back(std::move(answers));
   }
+  if (!sentences.empty()) out += list_html(sentences);
   out += table_html(sweep_rows(result));
   out += fmt::format(
       "<p class=\"soft\">tok/s counts input and output tokens; {} device{}. Accept = tokens per "

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "bench/fingerprint.h"
 
 namespace eyrie::bench {
 namespace {
@@ -122,6 +123,12 @@ Json own_section(const ServeOptions& options, const ServeRun& run) {
     own["random_range_ratio_mode"] =
         options.dataset.effective_mode() == RangeMode::kVllm ? "vllm" : "inferencex";
   }
+  // Same prompts, same fingerprint: same answers. Texts end in a byte that text does not hold.
+  uint64_t answers = kFnvStart;
+  for (const auto& record : run.records) {
+    answers = fnv1a(std::string_view("\xFF", 1), fnv1a(record.text, answers));
+  }
+  own["answers_fingerprint"] = fmt::format("{:016x}", answers);
   own["prefix_cache_hit_rate"] = run.prefix_hit_rate;
   own["client_cpu_share"] = run.client_cpu_share;
   own["notes"] = run.notes;

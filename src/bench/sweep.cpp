@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "bench/fingerprint.h"
 #include "bench/server_info.h"
 #include "bench/shell_words.h"
 
@@ -15,15 +16,6 @@ extern char** environ;
 namespace eyrie::bench {
 namespace fs = std::filesystem;
 namespace {
-
-uint64_t fnv1a(std::string_view text) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : text) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 1099511628211ULL;
-  }
-  return hash;
-}
 
 // Draft models named inside JSON flags ("--speculative-config {"model": …}").
 std::string named_models(const std::vector<std::string>& args) {

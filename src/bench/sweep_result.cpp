@@ -1,5 +1,7 @@
 #include "bench/sweep_result.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -48,8 +50,9 @@ RunSummary summarize_run(const OrderedJson& result) {
     const auto rates = result.find("spec_decode_per_position_acceptance_rates");
     if (rates != result.end()) run.per_position = rates->get<std::vector<double>>();
   }
-  if (const auto own = result.find("eyrie"); own != result.end() && own->contains("warnings")) {
-    run.warnings = (*own)["warnings"].get<std::vector<std::string>>();
+  if (const auto own = result.find("eyrie"); own != result.end()) {
+    run.warnings = own->value("warnings", run.warnings);
+    run.answers = own->value("answers_fingerprint", run.answers);
   }
   return run;
 }
@@ -91,6 +94,28 @@ double SweepResult::per_device(const SweepPoint& point) const {
   return point.run().total_tok_s / static_cast<double>(devices);
 }
 
+std::string SweepResult::answers_sentence() const {
+  if (!greedy || configs.size() < 2) return "";
+  std::string differ;
+  int compared = 0;
+  for (const auto& point : points) {
+    const SweepPoint* base = find(0, point.concurrency);
+    if (point.config_idx == 0 || base == nullptr || base->run().answers.empty()) continue;
+    if (point.run().failed > 0 || base->run().failed > 0) continue;
+    ++compared;
+    if (point.run().answers != base->run().answers) {
+      differ += fmt::format("{}{} C={}", differ.empty() ? "" : ", ", configs[point.config_idx].name,
+                            point.concurrency);
+    }
+  }
+  if (compared == 0) return "";
+  if (differ.empty()) {
+    return fmt::format("Greedy answers are those of {}, character for character, in all {} runs.",
+                       configs[0].name, compared);
+  }
+  return fmt::format("Greedy answers differ from those of {}: {}.", configs[0].name, differ);
+}
+
 std::vector<double> SweepResult::acceptance_per_position(size_t config_idx) const {
   std::vector<double> accepted;
   double drafts = 0.0;
@@ -119,6 +144,7 @@ OrderedJson sweep_json(const SweepResult& result) {
   out["command"] = result.command;
   out["dataset"] = result.dataset;
   out["devices"] = result.devices;
+  out["answers"] = result.answers_sentence();
   out["common_args"] = result.common_args;
   out["configs"] = OrderedJson::array();
   for (const auto& config : result.configs) {

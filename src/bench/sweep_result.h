@@ -37,6 +37,7 @@ struct RunSummary {
   std::vector<double> per_position;
   int64_t num_drafts = 0;
   std::vector<std::string> warnings;
+  std::string answers;  // fingerprint of all answers
 };
 RunSummary summarize_run(const OrderedJson& result);
 
@@ -65,6 +66,7 @@ struct SweepResult {
   std::string command;
   std::string dataset;  // one line
   int64_t devices = 1;
+  bool greedy = false;  // temperature 0: every configuration should give the same answers
   std::vector<std::string> common_args;
   std::vector<SweepConfig> configs;  // the first is what speedups refer to
   std::vector<int64_t> concurrencies;
@@ -74,6 +76,9 @@ struct SweepResult {
   // Ratio of total throughput to the first configuration's at the same concurrency.
   std::optional<double> speedup(const SweepPoint& point) const;
   double per_device(const SweepPoint& point) const;
+  // Under greedy decoding, whether every configuration gave the baseline's answers; a sentence, or
+  // empty when nothing can be said.
+  std::string answers_sentence() const;
   // Acceptance per position over all runs of a configuration, weighted by drafts; empty = no
   // drafts.
   std::vector<double> acceptance_per_position(size_t config_idx) const;

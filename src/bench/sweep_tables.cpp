@@ -192,6 +192,9 @@ std::string sweep_markdown(const SweepResult& result, const Reference* reference
       "\ntok/s counts input and output tokens; {} device{}; speedup against {}; accept = tokens "
       "per step of the target (1 + accepted drafts).\n",
       result.devices, result.devices == 1 ? "" : "s", result.configs[0].name);
+  if (const std::string answers = result.answers_sentence(); !answers.empty()) {
+    text += "\n" + answers + "\n";
+  }
   if (reference != nullptr) {
     text += fmt::format("\n## Beside {}\n\ntok/s per device (speedup). {}; {}. Source: {}, {}\n\n",
                         reference->title, reference->metric, reference->workload,

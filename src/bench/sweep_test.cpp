@@ -181,6 +181,21 @@ TEST(SweepResultTest, SpeedupsAndAcceptance) {
   EXPECT_FALSE(result.speedup(spec).has_value());  // the baseline was not run at 16
 }
 
+TEST(SweepResultTest, SaysWhetherGreedyAnswersAgree) {
+  SweepResult result = fake_sweep({{100, 200}, {150, 300}}, {4, 8});
+  for (auto& point : result.points) {
+    point.runs[0].answers = std::to_string(point.concurrency);
+  }
+  EXPECT_EQ(result.answers_sentence(), "");  // sampled: nothing to compare
+  result.greedy = true;
+  EXPECT_THAT(result.answers_sentence(),
+              HasSubstr("those of c0, character for character, in all 2"));
+  result.points[3].runs[0].answers = "other";
+  EXPECT_EQ(result.answers_sentence(), "Greedy answers differ from those of c0: c1 C=8.");
+  result.points[3].runs[0].failed = 1;  // answers are missing, not different
+  EXPECT_THAT(result.answers_sentence(), HasSubstr("in all 1 runs"));
+}
+
 TEST(SweepTablesTest, LiveRowsStandUnderTheirHeader) {
   const SweepResult result = fake_sweep({{100, 200}, {150, 300}}, {4, 8});
   const std::string header = live_header(result);

@@ -195,6 +195,8 @@ SweepSetup read_setup(const ParsedFlags& flags, const std::vector<std::string>& 
   result.dataset = dataset_line(plan);
   result.devices = flags.integer("devices", devices_of(plan.common_args));
   if (result.devices < 1) fail("--devices {}: must be at least 1", result.devices);
+  const auto& sampling = plan.client.sampling;
+  result.greedy = sampling.contains("temperature") && sampling["temperature"] == 0.0;
   result.common_args = plan.common_args;
   result.configs = plan.configs;
   result.concurrencies = plan.concurrencies;
@@ -309,6 +311,9 @@ int run_bench_sweep(const std::vector<std::string>& args) {
   const bench::Reference* reference = setup.reference ? &*setup.reference : nullptr;
   fmt::print("\ntok/s per device (speedup over {})\n{}", setup.plan.configs[0].name,
              format_table(bench::comparison_rows(setup.result, reference)));
+  if (const std::string answers = setup.result.answers_sentence(); !answers.empty()) {
+    fmt::print("\n{}\n", answers);
+  }
   std::vector<bench::Verdict> verdicts;
   if (reference != nullptr) {
     verdicts = bench::judge(*reference, setup.result, setup.verdicts);
