@@ -56,7 +56,7 @@ Checkpoint Checkpoint::open(const std::string& path, const json& hf_overrides, b
   result.path_ = path;
   result.dummy_ = load_dummy;
   result.config_ = read_config(path, hf_overrides);
-  result.quant_config_ = QuantConfig::from_config(result.config_);
+  result.quant_config_ = QuantConfig::from_config(result.config_, path);
   if (!load_dummy) {
     result.open_files();
     result.warn_of_contradictions();
@@ -122,28 +122,39 @@ void Checkpoint::warn_of_contradictions() const {
   int count = 0;
   std::string example;
   for (const auto& [name, place] : index_) {
-    const Tensor& tensor = place.second;
-    if (!is_linear_weight_name(name) || tensor.rank() != 2) continue;
-    const std::string module = name.substr(0, name.size() - std::strlen(".weight"));
-    const bool quantized = !is_float(tensor.dtype());
-    std::string claim;
-    if (quantized && quant_config_.method.empty()) {
-      claim = "config.json has no quantization_config";
-    } else if (quantized && quant_config_.exclude.matches(module)) {
-      claim = "quantization_config excludes it";
-    } else if (!quantized && !module.ends_with("mlp.gate") &&  // routers are never Linear modules
-               quant_config_.claimed(module) != nullptr) {
-      claim = fmt::format("quantization_config ({} {}) does not exclude it", quant_config_.method,
-                          quant_config_.scheme);
-    }
+    if (!is_linear_weight_name(name) || place.second.rank() != 2) continue;
+    const std::string module(module_of(name));
+    const std::string claim = contradiction(module, place.second);
     if (claim.empty()) continue;
     if (count++ == 0) {
-      example = fmt::format("{} is {} but {}", module, dtype_name(tensor.dtype()), claim);
+      const formats::WeightFormat* format = format_of(module);
+      const bool quantized = format != nullptr && format->block_in != 0;
+      example = fmt::format("{} is {} but {}", module,
+                            quantized ? format->name : dtype_name(place.second.dtype()), claim);
     }
   }
   if (count == 0) return;
   log::warning("[checkpoint] {}: {}{}; the tensors decide", path_, example,
                count > 1 ? fmt::format(" ({} layers like it)", count) : "");
+}
+
+// What the config says against a linear layer's tensors; "" when it agrees.
+std::string Checkpoint::contradiction(const std::string& module, const Tensor& tensor) const {
+  const bool quantized = !is_float(tensor.dtype());
+  const QuantConfig& quant = quant_config_;
+  if (quantized) {
+    if (quant.method.empty()) return "config.json has no quantization_config";
+    if (quant.exclude.matches(module)) return "quantization_config excludes it";
+    const formats::WeightFormat* claimed = quant.claimed(module);
+    if (claimed != nullptr && claimed != format_of(module)) {
+      return fmt::format("quantization_config says {} ({} {})", claimed->name, quant.method,
+                         quant.scheme);
+    }
+    return "";
+  }
+  const bool router = module.ends_with("mlp.gate");  // never a Linear module
+  if (router || !quant.lists_exclusions || quant.claimed(module) == nullptr) return "";
+  return fmt::format("quantization_config ({} {}) does not exclude it", quant.method, quant.scheme);
 }
 
 const Tensor* Checkpoint::find(const std::string& name) const {

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,16 +49,23 @@ class Checkpoint {
   // F32 copy of a small tensor (norms, biases), whatever its float dtype.
   Tensor tensor_f32(const std::string& name, std::initializer_list<int64_t> shape);
   // `prefix`.weight with its scales as a linear layer's weight [out, in], any known encoding.
-  // Scales always come as [out, scale_columns].
+  // Scales always come as [scale_rows, scale_columns] of the format's dtype.
   formats::Weight weight(const std::string& prefix, int64_t out, int64_t in);
   // The same with the shape the file has.
   formats::Weight stored_weight(const std::string& prefix);
+  // The encoding of a stored linear layer; nullptr when it has no weight or one we cannot read.
+  const formats::WeightFormat* format_of(const std::string& prefix) const;
+  // Frees conversions and aligned copies; Weights and Tensors given out before are gone with them.
+  void drop_copies() { owned_.clear(); }
+  // Names of all tensors that make up a linear layer's weight: packed data, scales, shape.
+  std::vector<std::string> weight_tensors(const std::string& prefix) const;
 
  private:
   void open_files();
   void open_shards(const std::string& index_path);
   void add_file(const std::string& path);
   void warn_of_contradictions() const;
+  std::string contradiction(const std::string& module, const Tensor& tensor) const;
 
   const std::string& file_of(const std::string& name) const;
   Tensor require(const std::string& name);        // aligned; Error when absent
@@ -66,7 +74,13 @@ class Checkpoint {
   std::byte* allocate(size_t bytes);
 
   struct Linear;  // what the siblings of one layer say (weights.cpp)
-  Linear inspect_linear(const std::string& prefix);
+  std::optional<Linear> identify(const std::string& prefix, std::string* problem) const;
+  Linear inspect_linear(const std::string& prefix) const;
+  float positive_scalar(const std::string& name) const;
+  void read_global_scales(const std::string& prefix, const Linear& linear,
+                          formats::Weight* weight) const;
+  void check_stored_shape(const std::string& prefix, int64_t out, int64_t in) const;
+  Tensor exact_bf16(const std::string& name, const Tensor& stored, const Tensor& values);
   Tensor scales_of(const Linear& linear, int64_t out, int64_t in);
   formats::Weight dummy_weight(const std::string& prefix, int64_t out, int64_t in);
 

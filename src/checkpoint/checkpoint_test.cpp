@@ -245,9 +245,9 @@ TEST(WeightsTest, NamesWhatIsWrong) {
   EXPECT_THAT(weight_error({kMxData, {"e.up_proj.weight_scale", "U8", {2, 1}, "a\xff"}}, 2, 32),
               HasSubstr("e.up_proj.weight_scale has a scale that is not a number"));
   EXPECT_THAT(weight_error({kMxData, {"e.up_proj.weight_scale", "F8_E4M3", {2, 2}, "abcd"}}, 2, 32),
-              HasSubstr("with F8_E4M3 scales, which this version does not read"));
-  EXPECT_THAT(weight_error({fp8, {"e.up_proj.weight_scale_inv", "F32", {1, 1}, "abcd"}}, 2, 2),
-              HasSubstr("128x128 blocks"));
+              HasSubstr("is NVFP4 but has no second-level scale"));
+  EXPECT_THAT(weight_error({fp8, {"e.up_proj.weight_scale_inv", "F32", {1, 2}, "abcdabcd"}}, 2, 2),
+              HasSubstr("weight_scale_inv is [1, 2] F32, expected [1, 1]"));
   EXPECT_THAT(
       weight_error({fp8, {"e.up_proj.weight_scale", "F32", {3}, std::string(12, 'a')}}, 2, 2),
       HasSubstr("weight_scale is [3] F32, expected [2, 1]"));
@@ -258,7 +258,7 @@ TEST(WeightsTest, NamesWhatIsWrong) {
       HasSubstr("not finite"));
   EXPECT_THAT(
       weight_error({{"e.up_proj.weight_packed", "I32", {2, 4}, std::string(32, 'a')}}, 2, 32),
-      HasSubstr("packed by compressed-tensors"));
+      HasSubstr("weight_packed is [2, 4] I32 but has no e.up_proj.weight_scale"));
   EXPECT_THAT(weight_error({bf16_tensor("e.up_proj.weight", {2, 32})}, 3, 32),
               HasSubstr("is [2, 32] BF16, expected [3, 32] for a weight [3, 32] in bf16"));
   EXPECT_THAT(weight_error({bf16_tensor("e.up_proj.weight", {64})}, 2, 32),
@@ -283,7 +283,7 @@ TEST(WeightsTest, ContradictionsAreOneWarning) {
                        quark),
             "");
   EXPECT_THAT(warning_of({kMxData, kMxScale}, json::object()),
-              HasSubstr("e.up_proj is U8 but config.json has no quantization_config"));
+              HasSubstr("e.up_proj is mxfp4 but config.json has no quantization_config"));
   const std::string twice =
       warning_of({bf16_tensor("a.weight", {2, 2}), bf16_tensor("b.weight", {2, 2})}, quark);
   EXPECT_THAT(twice, AllOf(HasSubstr("a is BF16 but quantization_config (quark fp4 per_group) does "
@@ -292,7 +292,7 @@ TEST(WeightsTest, ContradictionsAreOneWarning) {
   json excluding = quark;
   excluding["quantization_config"]["exclude"] = {"up_proj"};
   EXPECT_THAT(warning_of({kMxData, kMxScale}, excluding),
-              HasSubstr("e.up_proj is U8 but quantization_config excludes it"));
+              HasSubstr("e.up_proj is mxfp4 but quantization_config excludes it"));
 }
 
 // ---- dummy --------------------------------------------------------------------------------------

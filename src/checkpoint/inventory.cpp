@@ -1,6 +1,7 @@
 #include "checkpoint/inventory.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <map>
 
@@ -23,22 +24,24 @@ std::string group_of(const std::string& name) {
   return group;
 }
 
-// The weight a scale belongs to; "" when it is none or the weight is not here.
-std::string owner_of(const Checkpoint& files, const std::string& name) {
-  const std::string suffix = "_scale";
-  if (!name.ends_with(".weight" + suffix)) return "";
-  const std::string owner = name.substr(0, name.size() - suffix.size());
-  return files.contains(owner) ? owner : "";
+// Is it counted with the weight beside it?
+bool belongs_to_weight(const Checkpoint& files, const std::string& name) {
+  constexpr std::array<std::string_view, 8> kParts = {
+      ".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale",
+      ".weight_shape", ".input_scale",      ".input_scale_2",  ".input_global_scale"};
+  for (const std::string_view part : kParts) {
+    if (!name.ends_with(part)) continue;
+    const std::string module = name.substr(0, name.size() - part.size());
+    if (files.contains(module + ".weight") || files.contains(module + ".weight_packed")) {
+      return true;
+    }
+  }
+  return false;
 }
 
-const formats::WeightFormat* format_of(const Tensor& data, const Tensor* scales) {
+const formats::WeightFormat* plain_format(DType dtype) {
   for (const formats::WeightFormat* format : formats::all_formats()) {
-    const bool scaled = format->block_in != 0;
-    if (format->data_dtype != data.dtype() || scaled != (scales != nullptr)) continue;
-    // Float scales come in any precision; packed ones name the format by their dtype.
-    if (!scaled || format->scale_dtype == scales->dtype() || format->scale_dtype == DType::kF32) {
-      return format;
-    }
+    if (format->block_in == 0 && format->data_dtype == dtype) return format;
   }
   return nullptr;
 }
@@ -48,19 +51,27 @@ const formats::WeightFormat* format_of(const Tensor& data, const Tensor* scales)
 std::vector<InventoryRow> inventory(const Checkpoint& files) {
   std::map<std::pair<std::string, std::string>, InventoryRow> rows;
   for (const std::string& name : files.names()) {
-    if (!owner_of(files, name).empty()) continue;  // counted with its weight
+    if (belongs_to_weight(files, name)) continue;
     const Tensor& data = *files.find(name);
-    const Tensor* scales = files.find(name + "_scale");
-    const formats::WeightFormat* format = format_of(data, scales);
+    const std::string module(module_of(name));
+    const formats::WeightFormat* format =
+        module.empty() ? plain_format(data.dtype()) : files.format_of(module);
+    size_t bytes = data.bytes();
+    if (!module.empty()) {
+      bytes = 0;
+      for (const std::string& part : files.weight_tensors(module))
+        bytes += files.find(part)->bytes();
+    }
     std::string label(format != nullptr ? format->name : dtype_name(data.dtype()));
-    if (format == nullptr && scales != nullptr) {
+    const Tensor* scales = files.find(module + ".weight_scale");
+    if (format == nullptr && !module.empty() && scales != nullptr) {
       label += fmt::format(" + {} scales", dtype_name(scales->dtype()));
     }
     InventoryRow& row = rows[{group_of(name), label}];
     row.group = group_of(name);
     row.format = label;
     row.tensors += 1;
-    row.bytes += data.bytes() + (scales != nullptr ? scales->bytes() : 0);
+    row.bytes += bytes;
     row.parameters += format == nullptr
                           ? data.num_elements()
                           : static_cast<int64_t>(data.bytes()) * 8 / format->bits_per_element;

@@ -16,7 +16,8 @@ namespace eyrie::checkpoint {
 
 // A list of layer names in any spelling found in the wild: exact names, shell globs (`*mlp.gate`),
 // regular expressions (`re:.*fc.*`), with or without the prefixes `model.` and `language_model.`. A
-// plain name also covers modules that end in it after a dot ("fc") or lie below it.
+// plain name also covers modules that end in it after a dot ("fc") or lie below it. The name of a
+// fused layer (gate_up_proj, qkv_proj, fused_qkv_a_proj_with_mqa) covers its parts.
 class ModuleList {
  public:
   ModuleList() = default;
@@ -27,6 +28,8 @@ class ModuleList {
   const std::vector<std::string>& patterns() const { return patterns_; }
 
  private:
+  bool matches_name(std::string_view module) const;
+
   std::vector<std::string> patterns_;
   std::unordered_set<std::string> plain_;
   std::vector<std::string> globs_;
@@ -42,17 +45,25 @@ struct QuantConfig {
   std::string scheme;  // as the file describes it, for messages: "fp4 per_group 32"
   const formats::WeightFormat* format = nullptr;  // nullptr: none, or one we do not know
   ModuleList exclude;
-  ModuleList special;  // modules with a rule of their own (layer_quant_config)
+  ModuleList special;            // modules with a rule of their own (layer_quant_config)
+  bool text_only = false;        // found in text_config: says nothing of the vision tower
+  bool lists_exclusions = true;  // false: what is not quantized is listed nowhere
+  bool kv_cache_fp8 = false;     // made for an FP8 KV cache
 
-  // From quantization_config at the top level of config.json or inside text_config.
-  static QuantConfig from_config(const nlohmann::json& config);
+  // From quantization_config at the top level of config.json or inside text_config, or from
+  // hf_quant_config.json in `folder`. Error (naming the file) when the method is none we read.
+  static QuantConfig from_config(const nlohmann::json& config, const std::string& folder = "");
 
   // The format the config claims for a linear layer; nullptr when it claims none we know of.
   const formats::WeightFormat* claimed(std::string_view module) const;
 };
 
-// Is `tensor_name` the weight of a linear layer, by name? The producers' rule: it ends in .weight,
-// its module does not end in "norm" and does not contain "embed" (and it has two dimensions).
+// "a.b" of the tensors a.b.weight and a.b.weight_packed, "" of all others.
+std::string_view module_of(std::string_view tensor_name);
+
+// Is `tensor_name` the weight of a linear layer, by name? The producers' rule: it ends in .weight
+// (or .weight_packed), its module does not end in "norm" and does not contain "embed" (and it has
+// two dimensions).
 bool is_linear_weight_name(std::string_view tensor_name);
 
 }  // namespace eyrie::checkpoint

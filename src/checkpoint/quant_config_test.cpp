@@ -92,9 +92,10 @@ TEST(QuantConfigTest, ReadsQuarkFp8) {
 TEST(QuantConfigTest, UnknownSchemesClaimNothing) {
   const json nvfp4 = json::array({{{"dtype", "fp4"}, {"group_size", 16}}, {{"dtype", "fp8_e4m3"}}});
   EXPECT_EQ(QuantConfig::from_config({{"quantization_config", quark(nvfp4, json::array())}}).format,
-            nullptr);
+            &formats::kNvfp4);
   const QuantConfig other = QuantConfig::from_config(
-      {{"quantization_config", {{"quant_method", "modelopt"}, {"ignore", {"lm_head*"}}}}});
+      {{"quantization_config",
+        {{"quant_method", "modelopt"}, {"quant_algo", "INT4_AWQ"}, {"ignore", {"lm_head*"}}}}});
   EXPECT_EQ(other.method, "modelopt");
   EXPECT_EQ(other.format, nullptr);
   EXPECT_TRUE(other.exclude.matches("lm_head"));
