@@ -168,13 +168,13 @@ int serve(const ParsedFlags& flags) {
   server::Server server(server_config(config, plan, model), std::move(listener), engine, tokenizer,
                         *chat_template);
   engine.start();
-  server.start();
   ledger.ready(fmt::format(
       "http://{}:{} on {} ({} threads){}", config.host, server.port(), ops::cpu_isa(), num_threads,
       config.speculative
           ? fmt::format(", EAGLE-3 with {} drafts", config.speculative->num_speculative_tokens)
           : ""));
   log::info("Application startup complete.");
+  server.start();  // last: whoever sees an answer finds the lines above in the log
 
   serve_until_signal(config, server, engine, signals);
   server.stop();
