@@ -100,7 +100,7 @@ class StartTest(unittest.TestCase):
 
     def test_missing_tensor(self):
         name = "language_model.model.norm.weight"
-        model = edit_header(self.target(), lambda h: {k: v for k, v in h.items() if k != name})
+        model = edit_header(self.target(), lambda h: {k.replace(name, "renamed"): v for k, v in h.items()})
         self.refuses(model, says=name)
 
     def test_duplicate_tensor(self):
@@ -138,6 +138,7 @@ class StartTest(unittest.TestCase):
     def test_draft_of_another_hidden_size(self):
         def wider(config):
             config["hidden_size"] *= 2
+            config.pop("target_hidden_size", None)  # then it is the draft's own
         self.refuses(TARGET, *spec(edit_config(self.draft(), wider)), says="hidden_size")
 
     def test_draft_of_another_vocabulary(self):
