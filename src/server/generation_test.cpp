@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "engine/tape_runner.h"
 
 namespace eyrie::server {
@@ -307,6 +309,103 @@ TEST_F(GenerationTest, NewNameOfMaxTokensWins) {
   const auto result = chat(R"("max_completion_tokens": 3, "max_tokens": 5)");
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result.value().prompts.at(0).params.max_tokens, 3);
+}
+
+// Whatever stands in a field, the answer is a checked request or a sentence: never a crash, and
+// never a request the engine could not take.
+TEST_F(GenerationTest, AnyValueInAnyFieldIsTakenOrRefused) {
+  const Json values = Json::parse(
+      R"([null, true, 0, 1, -1, 16, 64, 1e300, -0.5, 9223372036854775807, 18446744073709551615, "", "a",
+          "\u0000", [], [0], [-1], ["a"], [[]], [[1]], [null], {}, {"a": 1}, {"type": "text"}, {"5": 1},
+          {"thinking": false}, {"type": "function", "function": {"name": "f"}},
+          [{"type": "function", "function": {"name": "f", "parameters": {"properties": 5}}}],
+          [{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}]}],
+          [{"role": "user", "content": [{"type": "text"}]}]])");
+  const std::vector<std::string> names = {"model",
+                                          "prompt",
+                                          "messages",
+                                          "max_tokens",
+                                          "max_completion_tokens",
+                                          "n",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "repetition_penalty",
+                                          "presence_penalty",
+                                          "frequency_penalty",
+                                          "seed",
+                                          "stop",
+                                          "stop_token_ids",
+                                          "include_stop_str_in_output",
+                                          "ignore_eos",
+                                          "min_tokens",
+                                          "logprobs",
+                                          "top_logprobs",
+                                          "prompt_logprobs",
+                                          "echo",
+                                          "logit_bias",
+                                          "allowed_token_ids",
+                                          "bad_words",
+                                          "suffix",
+                                          "stream",
+                                          "stream_options",
+                                          "skip_special_tokens",
+                                          "truncate_prompt_tokens",
+                                          "truncation_side",
+                                          "response_format",
+                                          "priority",
+                                          "request_id",
+                                          "cache_salt",
+                                          "return_token_ids",
+                                          "tools",
+                                          "tool_choice",
+                                          "parallel_tool_calls",
+                                          "chat_template_kwargs",
+                                          "thinking",
+                                          "reasoning_effort",
+                                          "add_generation_prompt",
+                                          "continue_final_message",
+                                          "chat_template",
+                                          "documents"};
+  int num_taken = 0;
+  int num_refused = 0;
+  const auto check = [&](const auto& result) {
+    if (!result.ok()) {
+      ++num_refused;
+      EXPECT_FALSE(result.failure().message.empty()) << body.dump();
+      return;
+    }
+    ++num_taken;
+    for (const engine::GenerateRequest& request : result.value().prompts) {
+      ASSERT_FALSE(request.prompt.empty());
+      ASSERT_GE(request.n, 1);
+      ASSERT_GE(request.params.max_tokens, 1);
+      ASSERT_LE(static_cast<int64_t>(request.prompt.size()) + request.params.max_tokens, 64);
+      for (const TokenId id : request.prompt) ASSERT_LT(id, config.vocab_size);
+    }
+  };
+  const auto try_body = [&] {
+    check(parse_completion(body, {config, tokenizer, *chat_template}));
+    check(parse_chat(body, {config, tokenizer, *chat_template}));
+  };
+  const Json plain = Json::parse(
+      R"({"prompt": "a", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 1})");
+  for (const std::string& name : names) {
+    for (const Json& value : values) {
+      body = plain;
+      body[name] = value;
+      try_body();
+    }
+  }
+  std::mt19937 rng(5);
+  for (int i = 0; i < 2000; ++i) {
+    body = plain;
+    for (int j = 0; j < 4; ++j) body[names[rng() % names.size()]] = values[rng() % values.size()];
+    try_body();
+  }
+  EXPECT_GT(num_taken, 500);
+  EXPECT_GT(num_refused, 500);
 }
 
 }  // namespace
