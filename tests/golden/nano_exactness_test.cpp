@@ -55,6 +55,7 @@ std::vector<Request> crowd(const SamplingParams& first) {
     const auto prompt = nlohmann::json::parse(line).at("prompt").get<std::string>();
     Request request{tokenizer.encode(prompt, AllowSpecial::kAll), first};
     if (!requests.empty()) {
+      request.prompt.resize(std::min(request.prompt.size(), size_t{64}));
       request.params.max_tokens = 4 + static_cast<int32_t>(requests.size()) * 2;
       request.params.seed = requests.size();
       request.params.temperature = requests.size() % 2 == 0 ? 0.0 : 0.8;
