@@ -3,14 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace eyrie::quantize {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kJournal = ".eyrie-quantize.json";
 
 std::string without_trailing_slash(const std::string& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
@@ -52,8 +57,9 @@ void copy_folder(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-OutputFolder::OutputFolder(const std::string& input, const std::string& output, bool overwrite)
-    : output_(without_trailing_slash(output)), partial_(output_ + ".partial") {
+OutputFolder::OutputFolder(const std::string& input, const std::string& output, bool overwrite,
+                           const std::string& work)
+    : output_(without_trailing_slash(output)), partial_(output_ + ".partial"), work_(work) {
   if (is_inside(output_, input)) fail("output folder {} lies in the input {}", output, input);
   if (is_inside(input, output_)) fail("input folder {} lies in the output {}", input, output);
   if (fs::exists(output_)) {
@@ -64,15 +70,49 @@ OutputFolder::OutputFolder(const std::string& input, const std::string& output, 
     }
   }
   try {
-    fs::remove_all(partial_);  // of an interrupted run
     fs::create_directories(partial_);
+    adopt_leftovers();
   } catch (const fs::filesystem_error& error) {
     fail("cannot create {}: {}", partial_, error.code().message());
   }
 }
 
+// Of what an interrupted run left, only whole shards of the same work stay.
+void OutputFolder::adopt_leftovers() {
+  const std::string journal = partial_ + "/" + kJournal;
+  if (fs::exists(journal)) {
+    const auto saved = nlohmann::json::parse(read_text_file(journal), nullptr, false);
+    if (saved.is_object() && saved.value("work", "") == work_ && saved.contains("shards")) {
+      for (const auto& [shard, bytes] : saved["shards"].items()) {
+        const fs::path file = fs::path(partial_) / shard;
+        if (fs::exists(file) && bytes == fs::file_size(file)) finished_.insert(shard);
+      }
+    }
+  }
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(partial_)) {
+    if (!finished_.contains(entry.path().filename().string())) others.push_back(entry.path());
+  }
+  for (const fs::path& path : others) fs::remove_all(path);
+  if (!finished_.empty()) write_journal();
+}
+
+void OutputFolder::write_journal() const {
+  nlohmann::json shards = nlohmann::json::object();
+  for (const std::string& shard : finished_) {
+    shards[shard] = fs::file_size(fs::path(partial_) / shard);
+  }
+  const nlohmann::json journal = {{"work", work_}, {"shards", shards}};
+  write_file_atomically(partial_ + "/" + kJournal, journal.dump() + "\n");
+}
+
+void OutputFolder::shard_is_finished(const std::string& shard) {
+  finished_.insert(shard);
+  write_journal();
+}
+
 OutputFolder::~OutputFolder() {
-  if (committed_) return;
+  if (committed_ || !finished_.empty()) return;
   std::error_code ignored;
   fs::remove_all(partial_, ignored);
 }
@@ -88,6 +128,7 @@ void OutputFolder::copy_companions(const std::string& input) const {
 void OutputFolder::commit() {
   const std::string old = output_ + ".old";
   try {
+    fs::remove(partial_ + "/" + kJournal);
     const bool replaces = fs::exists(output_);
     if (replaces) {
       fs::remove_all(old);

@@ -1,7 +1,9 @@
-// Checkpoint to checkpoint: the linear layers of a BF16, F16 or F32 checkpoint become MXFP4 or FP8
-// in AMD Quark's layout and names, everything else is copied byte for byte. Works shard by shard
-// with a tensor or two in memory, rows spread over all cores. The output has the name OUT.partial
-// until it is complete and re-opened, so what is called OUT is whole.
+// Checkpoint to checkpoint: linear layers are encoded in a producer's layout, names and arithmetic
+// (formats/recipe.h), everything else is copied byte for byte. Sources are BF16, F16 and F32;
+// native INT4 and FP8 blocks are decoded to BF16 on the way. Works shard by shard with a tensor or
+// two in memory, rows spread over all cores. The output has the name OUT.partial until it is
+// complete and re-opened, so what is called OUT is whole; a run that was interrupted is taken up
+// where it stopped and gives the same bytes.
 #pragma once
 
 #include <functional>
@@ -11,7 +13,7 @@
 #include <vector>
 
 #include "checkpoint/quant_config.h"
-#include "formats/weight.h"
+#include "formats/recipe.h"
 
 namespace eyrie::quantize {
 
@@ -24,10 +26,11 @@ struct Progress {
 struct Options {
   std::string input;
   std::string output;
-  const formats::WeightFormat* format = nullptr;  // kMxfp4 or kFp8
+  const formats::Recipe* recipe = nullptr;
   std::optional<std::vector<std::string>>
       exclude;                       // module patterns; default_exclude() when absent
   std::vector<std::string> include;  // quantize these even if excluded
+  bool kv_cache_fp8 = false;         // the config asks engines for an FP8 KV cache
   bool overwrite = false;            // replace OUT, once the new one is complete
   int num_threads = 0;               // 0: all cores
   std::function<void(const Progress&)> on_progress = nullptr;
@@ -36,13 +39,14 @@ struct Options {
 struct Report {
   int num_quantized = 0;  // tensors
   int num_kept = 0;
-  size_t bytes_in = 0;  // tensors
+  int num_resumed_shards = 0;  // taken over from an interrupted run; their tensors are counted too
+  size_t bytes_in = 0;         // tensors
   size_t bytes_out = 0;
   double seconds = 0;
 };
 
 // Error (one sentence) when something is wrong with input, output or patterns; OUT.partial is gone
-// then.
+// then, unless it holds finished shards to resume from.
 Report quantize(const Options& options);
 
 // The formats quantize() makes.
@@ -52,8 +56,8 @@ std::vector<const formats::WeightFormat*> schemes();
 bool is_draft(const nlohmann::json& config);
 
 // What stays as it is when the user says nothing: for a draft `fc` and `lm_head`, for a target
-// attention, router, head, projector and vision; MXFP4 further keeps dense and shared MLPs, as
-// AMD's published Kimi checkpoints do (only routed experts are MXFP4).
+// attention, router, head, projector and vision; the 4-bit formats further keep dense and shared
+// MLPs, as AMD's and Moonshot's Kimi checkpoints do (only routed experts are 4 bits).
 std::vector<std::string> default_exclude(const nlohmann::json& config,
                                          const formats::WeightFormat& format);
 

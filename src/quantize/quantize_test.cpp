@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cmath>
+#include <csignal>
 
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/dummy.h"
 #include "checkpoint/test_files.h"
-#include "quantize/quark_config.h"
 
 namespace eyrie::quantize {
 namespace {
@@ -86,7 +90,7 @@ struct Target {
     Options result;
     result.input = in;
     result.output = out;
-    result.format = &format;
+    result.recipe = formats::find_recipe(format);
     result.num_threads = 2;
     return result;
   }
@@ -201,7 +205,7 @@ TEST(QuantizeTest, DraftBecomesTheFp8Layout) {
   Options options;
   options.input = folder.file("in");
   options.output = folder.file("out/");  // a slash at the end changes nothing
-  options.format = &formats::kFp8;
+  options.recipe = formats::find_recipe(formats::kFp8);
   const Report report = quantize(options);
   EXPECT_EQ(report.num_quantized, 2);
 
@@ -300,11 +304,218 @@ TEST(QuantizeTest, LeftoversOfAKilledRunAreCleared) {
   const Target target;
   fs::create_directory(target.out + ".partial");
   target.folder.write("out.partial/1.safetensors", "half a shard");
+  target.folder.write("out.partial/.eyrie-quantize.json",
+                      R"({"work": "another", "shards": {"1.safetensors": 12}})");
   target.folder.write("out.partial/stray.txt", "x");
   quantize(target.options(formats::kMxfp4));
   EXPECT_EQ(Checkpoint::open(target.out).files().size(), 2u);
   EXPECT_FALSE(fs::exists(target.out + "/stray.txt"));
   EXPECT_FALSE(fs::exists(target.out + ".partial"));
+}
+
+// ---- every recipe -------------------------------------------------------------------------------
+
+// What a recipe makes of a tensor in memory is what quantize() puts in the file.
+TEST(QuantizeTest, EveryRecipeEncodesAndLoads) {
+  for (const formats::Recipe& recipe : formats::all_recipes()) {
+    SCOPED_TRACE(fmt::format("{} {}", recipe.format->name, recipe.producer));
+    const Target target;
+    Options options = target.options(*recipe.format);
+    options.recipe = &recipe;
+    options.exclude = {{"*self_attn*", "*mlp.gate", "*lm_head"}};
+    EXPECT_EQ(quantize(options).num_quantized, 4);
+    testing::internal::CaptureStderr();
+    Checkpoint files = Checkpoint::open(target.out);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // config and tensors agree
+    EXPECT_EQ(files.quant_config().format, recipe.format);
+    for (const RawTensor& original : {target.first[1], target.second[1]}) {
+      const int64_t out = original.shape[0], in = original.shape[1];
+      std::vector<float> values(static_cast<size_t>(out * in));
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = to_float(reinterpret_cast<const bf16*>(original.bytes.data())[i]);
+      }
+      const formats::EncodedMatrix want =
+          formats::encode_matrix(recipe, values, out, in, DType::kBF16);
+      const std::string module = original.name.substr(0, original.name.size() - 7);
+      const formats::Weight got = files.weight(module, out, in);
+      EXPECT_EQ(std::memcmp(got.data.raw(), want.data.data(), got.data.bytes()), 0);
+      EXPECT_EQ(std::memcmp(got.scales.raw(), want.scales.data(), got.scales.bytes()), 0);
+      EXPECT_FLOAT_EQ(got.global_scale, want.weight.global_scale);
+    }
+    for (const RawTensor& tensor : {target.first[3], target.first[4], target.second[0]}) {
+      expect_same(files, tensor);
+    }
+  }
+}
+
+TEST(QuantizeTest, LayersThatRunAsOneShareAGlobalScale) {
+  Target target;
+  const std::string expert = kLayer + "mlp.experts.7.";
+  target.first.push_back(random_tensor(expert + "up_proj.weight", 3, 32));
+  std::vector<float> gate(3 * 32, 0.5f);
+  target.second.push_back({expert + "gate_proj.weight", "BF16", {3, 32}, bf16_bytes(gate)});
+  target.write();
+  quantize(target.options(formats::kNvfp4));
+  Checkpoint files = Checkpoint::open(target.out);
+  EXPECT_EQ(files.weight(expert + "up_proj", 3, 32).global_scale, 0.5f / 2688);
+  EXPECT_EQ(files.weight(expert + "gate_proj", 3, 32).global_scale, 0.5f / 2688);
+  EXPECT_NE(files.weight(kLayer + "mlp.experts.1.down_proj", 64, 96).global_scale, 0.5f / 2688);
+}
+
+// Native Kimi: experts INT4, the rest BF16. Experts become BF16 first, then what is asked.
+TEST(QuantizeTest, TakesNativeInt4) {
+  const Target target;
+  quantize(target.options(formats::kInt4G32));
+  const TempFolder folder;
+  Options options = target.options(formats::kMxfp4);
+  options.input = target.out;
+  options.output = folder.file("mx");
+  const Report report = quantize(options);
+  EXPECT_EQ(report.num_quantized, 2);
+  EXPECT_EQ(report.num_kept, 8);
+  Checkpoint int4 = Checkpoint::open(target.out), mx = Checkpoint::open(options.output);
+  const std::string module = kLayer + "mlp.experts.1.down_proj";
+  const formats::Weight source = int4.weight(module, 64, 96), got = mx.weight(module, 64, 96);
+  ASSERT_EQ(source.format, &formats::kInt4G32);
+  std::vector<float> values(64 * 96);
+  for (int64_t row = 0; row < 64; ++row) {
+    source.format->decode_row(source, row, {&values[static_cast<size_t>(row) * 96], 96});
+  }
+  for (float& x : values) x = to_float(to_bf16(x));
+  const formats::EncodedMatrix want =
+      formats::encode_matrix(*formats::find_recipe(formats::kMxfp4), values, 64, 96, DType::kBF16);
+  EXPECT_EQ(std::memcmp(got.data.raw(), want.data.data(), got.data.bytes()), 0);
+  EXPECT_EQ(std::memcmp(got.scales.raw(), want.scales.data(), got.scales.bytes()), 0);
+  EXPECT_FALSE(mx.contains(module + ".weight_packed"));
+  EXPECT_FALSE(mx.contains(module + ".weight_shape"));
+  options.recipe = formats::find_recipe(formats::kInt4G32);
+  options.output = folder.file("again");
+  EXPECT_THAT(target.error(options), HasSubstr("is int4-g32 already"));
+}
+
+TEST(QuantizeTest, KvCacheSchemeIsWrittenWhereItHasAPlace) {
+  for (const auto& [format, producer] :
+       std::vector<std::pair<const formats::WeightFormat*, const char*>>{
+           {&formats::kMxfp4, "quark"},
+           {&formats::kNvfp4, "modelopt"},
+           {&formats::kInt4G32, "compressed-tensors"}}) {
+    const Target target;
+    Options options = target.options(*format);
+    options.recipe = formats::find_recipe(*format, producer);
+    EXPECT_FALSE(quantize(options).num_quantized == 0);
+    EXPECT_FALSE(Checkpoint::open(target.out).quant_config().kv_cache_fp8) << producer;
+    options.kv_cache_fp8 = true;
+    options.overwrite = true;
+    quantize(options);
+    EXPECT_TRUE(Checkpoint::open(target.out).quant_config().kv_cache_fp8) << producer;
+  }
+  const Target target;
+  Options options = target.options(formats::kFp8Block);
+  options.kv_cache_fp8 = true;
+  EXPECT_THAT(target.error(options), HasSubstr("has no place in the config of fp8-block"));
+  EXPECT_FALSE(fs::exists(target.out + ".partial"));
+}
+
+TEST(QuantizeTest, ModelOptsSecondFile) {
+  const Target target;
+  quantize(target.options(formats::kNvfp4));
+  const json beside = json::parse(read_text_file(target.out + "/hf_quant_config.json"));
+  EXPECT_EQ(beside["quantization"]["quant_algo"], "NVFP4");
+  EXPECT_EQ(beside["quantization"]["group_size"], 16);
+  EXPECT_THAT(beside["quantization"]["exclude_modules"].get<std::vector<std::string>>(),
+              IsSupersetOf({std::string("language_model.lm_head"), std::string("lm_head")}));
+}
+
+// ---- interruption -------------------------------------------------------------------------------
+
+// Runs quantize() in a child that is killed once a second shard has begun.
+void run_and_kill(const Options& options, size_t bytes_of_first_shard) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Options dying = options;
+    dying.on_progress = [&](const Progress& progress) {
+      if (progress.bytes_done > bytes_of_first_shard) ::raise(SIGKILL);
+    };
+    quantize(dying);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "the child came to its end";
+}
+
+size_t bytes_of_all(const std::vector<RawTensor>& tensors) {
+  size_t bytes = 0;
+  for (const RawTensor& tensor : tensors) bytes += tensor.bytes.size();
+  return bytes;
+}
+
+TEST(QuantizeTest, AKilledRunIsTakenUpAndGivesTheSameBytes) {
+  for (const formats::WeightFormat* format : {&formats::kMxfp4, &formats::kNvfp4}) {
+    const Target target;
+    Options options = target.options(*format);
+    run_and_kill(options, bytes_of_all(target.first));
+    EXPECT_FALSE(fs::exists(target.out));
+    const std::string first = target.out + ".partial/1.safetensors";
+    ASSERT_TRUE(fs::exists(first));
+    const auto written = fs::last_write_time(first);
+    const Report report = quantize(options);
+    EXPECT_EQ(report.num_resumed_shards, 1);
+    EXPECT_EQ(report.num_quantized, 2);
+    EXPECT_EQ(report.num_kept, 8);
+    EXPECT_EQ(fs::last_write_time(target.out + "/1.safetensors"), written);
+
+    options.output = target.folder.file("whole");
+    const Report whole = quantize(options);
+    EXPECT_EQ(whole.num_resumed_shards, 0);
+    EXPECT_EQ(whole.bytes_out, report.bytes_out);
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(options.output)) {
+      names.push_back("/" + entry.path().filename().string());
+    }
+    for (const std::string& name : names) {
+      if (fs::is_directory(options.output + name)) continue;
+      EXPECT_EQ(read_text_file(target.out + name), read_text_file(options.output + name)) << name;
+    }
+    EXPECT_FALSE(fs::exists(target.out + "/.eyrie-quantize.json"));
+    EXPECT_FALSE(fs::exists(target.out + ".partial"));
+  }
+}
+
+TEST(QuantizeTest, OtherWorkStartsOver) {
+  const Target target;
+  const Options options = target.options(formats::kMxfp4);
+  const size_t first = bytes_of_all(target.first);
+  run_and_kill(options, first);
+  Options other = options;
+  other.recipe = formats::find_recipe(formats::kMxfp4, "compressed-tensors");
+  EXPECT_EQ(quantize(other).num_resumed_shards, 0);
+  fs::remove_all(target.out);
+
+  run_and_kill(options, first);
+  other = options;
+  other.include = {"*shared_experts*"};
+  EXPECT_EQ(quantize(other).num_resumed_shards, 0);
+  fs::remove_all(target.out);
+
+  run_and_kill(options, first);
+  fs::last_write_time(target.in + "/1.safetensors",
+                      fs::last_write_time(target.in + "/1.safetensors") + std::chrono::seconds(1));
+  EXPECT_EQ(quantize(options).num_resumed_shards, 0);
+}
+
+// A failure after a finished shard keeps it: the disk may have been full.
+TEST(QuantizeTest, AFailureKeepsFinishedShards) {
+  Target target;
+  std::vector<float> values(64 * 7, 0.5f);
+  values[3] = NAN;
+  target.second[1] = {
+      kLayer + "mlp.experts.9.down_proj.weight", "BF16", {7, 64}, bf16_bytes(values)};
+  target.write();
+  EXPECT_THAT(target.error(target.options(formats::kMxfp4)), HasSubstr("row 0"));
+  EXPECT_FALSE(fs::exists(target.out));
+  EXPECT_TRUE(fs::exists(target.out + ".partial/1.safetensors"));
 }
 
 TEST(QuantizeTest, NamesWhatIsWrong) {

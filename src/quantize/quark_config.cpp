@@ -10,7 +10,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // The release whose schema this follows.
-constexpr const char* kQuarkVersion = "0.11";
+constexpr const char* kQuarkVersion = "0.13";
 
 // Fields both specs have, in Quark's order.
 ordered_json spec(const char* dtype, bool is_dynamic, const char* qscheme, int ch_axis) {
@@ -56,33 +56,81 @@ std::string regex_of(const std::string& module) {
   return "re:.*" + escaped + ".*";
 }
 
-std::set<std::string> exclude_list(const std::vector<std::string>& kept, bool is_draft) {
+// NVFP4: the first level is the elements', the second quantizes the first's scales.
+ordered_json nvfp4_specs(bool is_dynamic) {
+  ordered_json elements = spec("fp4", is_dynamic, "per_group", -1);
+  elements["group_size"] = 16;
+  elements["scale_type"] = "float32";
+  elements["observer_cls"] = "PerGroupMinMaxObserver";
+  ordered_json scales = spec("fp8_e4m3", false, "per_tensor", -1);
+  scales["ch_axis"] = nullptr;
+  scales["scale_type"] = "float32";
+  scales["observer_cls"] = "PerTensorMinMaxObserver";
+  scales["is_scale_quant"] = true;
+  return {elements, scales};
+}
+
+ordered_json weight_spec(const formats::WeightFormat& format) {
+  if (&format == &formats::kMxfp4) return mxfp4_spec(false);
+  if (&format == &formats::kNvfp4) return nvfp4_specs(false);
+  CHECK(&format == &formats::kFp8, "{} is not Quark's", format.name);
+  return fp8_spec(false, 0);
+}
+
+ordered_json input_spec(const formats::WeightFormat& format) {
+  if (&format == &formats::kMxfp4) return mxfp4_spec(true);
+  if (&format == &formats::kNvfp4) return nvfp4_specs(true);
+  return fp8_spec(true, 1);
+}
+
+ordered_json layer_config(const ordered_json& weight, const ordered_json& input,
+                          const ordered_json& output) {
+  return {{"weight", weight},
+          {"input_tensors", input},
+          {"output_tensors", output},
+          {"bias", nullptr},
+          {"target_device", nullptr}};
+}
+
+// The layers whose outputs are cached. A target's are not quantized themselves; a draft's are.
+std::vector<std::string> kv_layers(bool is_draft) {
+  return is_draft ? std::vector<std::string>{"*k_proj", "*v_proj"}
+                  : std::vector<std::string>{"*kv_a_proj_with_mqa", "*kv_b_proj"};
+}
+
+}  // namespace
+
+std::set<std::string> excluded_names(const std::vector<std::string>& kept, bool is_draft,
+                                     bool regex_for_drafts) {
   const std::string wrapper = "language_model.";
   std::set<std::string> list;
   for (const std::string& module : kept) {
-    list.insert(is_draft ? regex_of(module) : module);
+    list.insert(is_draft && regex_for_drafts ? regex_of(module) : module);
     if (!is_draft && module.starts_with(wrapper)) list.insert(module.substr(wrapper.size()));
   }
   return list;
 }
 
-}  // namespace
-
-ordered_json quark_config(const formats::WeightFormat& format, const std::vector<std::string>& kept,
-                          bool is_draft) {
-  const bool is_mxfp4 = &format == &formats::kMxfp4;
-  CHECK(is_mxfp4 || &format == &formats::kFp8, "{} is not made", format.name);
-  ordered_json global = {{"weight", is_mxfp4 ? mxfp4_spec(false) : fp8_spec(false, 0)},
-                         {"input_tensors", is_mxfp4 ? mxfp4_spec(true) : fp8_spec(true, 1)},
-                         {"output_tensors", nullptr},
-                         {"bias", nullptr},
-                         {"target_device", nullptr}};
+ordered_json quark_config(const ConfigRequest& request) {
+  const ordered_json weight = weight_spec(*request.recipe->format);
+  const ordered_json input = input_spec(*request.recipe->format);
+  ordered_json layers = ordered_json::object(), group = ordered_json::array();
+  if (request.kv_cache_fp8) {
+    ordered_json output = spec("fp8_e4m3", false, "per_tensor", -1);
+    output["ch_axis"] = nullptr;
+    output["observer_cls"] = "PerTensorMinMaxObserver";
+    for (const std::string& pattern : kv_layers(request.is_draft)) {
+      layers[pattern] = request.is_draft ? layer_config(weight, input, output)
+                                         : layer_config(nullptr, nullptr, output);
+      group.push_back(pattern);
+    }
+  }
   return {{"quant_method", "quark"},
           {"version", kQuarkVersion},
           {"quant_mode", "eager_mode"},
-          {"global_quant_config", std::move(global)},
-          {"exclude", exclude_list(kept, is_draft)},
-          {"layer_quant_config", ordered_json::object()},
+          {"global_quant_config", layer_config(weight, input, nullptr)},
+          {"exclude", excluded_names(request.kept, request.is_draft, true)},
+          {"layer_quant_config", layers},
           {"layer_type_quant_config", ordered_json::object()},
           {"kv_cache_quant_config", ordered_json::object()},
           {"kv_cache_post_rope", false},
@@ -90,17 +138,11 @@ ordered_json quark_config(const formats::WeightFormat& format, const std::vector
           {"algo_config", nullptr},
           // vLLM reads the list and fails on null.
           {"export",
-           {{"kv_cache_group", ordered_json::array()},
+           {{"kv_cache_group", group},
             {"min_kv_scale", 0.0},
             {"pack_method", "reorder"},
             {"weight_format", "real_quantized"},
             {"weight_merge_groups", nullptr}}}};
-}
-
-void remove_quantization_config(ordered_json* config) {
-  if (!config->is_object()) return;
-  config->erase("quantization_config");
-  for (auto& item : config->items()) remove_quantization_config(&item.value());
 }
 
 }  // namespace eyrie::quantize

@@ -3,20 +3,20 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "formats/weight.h"
+#include "quantize/producer_config.h"
 
 namespace eyrie::quantize {
 
-// `kept`: modules of linear layers that were not quantized, by their names in the checkpoint.
-// Targets list them exactly, with and without the `language_model.` wrapper; drafts as `re:`
-// patterns, because engines know a draft's modules under other prefixes.
-nlohmann::ordered_json quark_config(const formats::WeightFormat& format,
-                                    const std::vector<std::string>& kept, bool is_draft);
+nlohmann::ordered_json quark_config(const ConfigRequest& request);
 
-// Removes every quantization_config, at any depth: the old one describes other tensors.
-void remove_quantization_config(nlohmann::ordered_json* config);
+// `kept` as engines look it up: targets' layers exactly, with and without the `language_model.`
+// wrapper; drafts' as `re:` patterns where the producer knows them, because engines know a draft's
+// modules under other prefixes.
+std::set<std::string> excluded_names(const std::vector<std::string>& kept, bool is_draft,
+                                     bool regex_for_drafts);
 
 }  // namespace eyrie::quantize

@@ -17,11 +17,21 @@ namespace {
 
 constexpr std::array kFlags = {
     FlagSpec{.name = "scheme",
-             .help = "mxfp4 (OCP MXFP4, 4.25 bits a weight) or fp8 (E4M3, a scale per output row)"},
+             .help = "mxfp4 (4.25 bits a weight), nvfp4 or int4-g32 (4.5 bits), fp8 (E4M3, a scale "
+                     "per output row), fp8-block (a scale per 128x128)"},
+    FlagSpec{.name = "producer",
+             .help = "whose layout and rounding: mxfp4 quark|compressed-tensors, nvfp4 "
+                     "modelopt|quark|compressed-tensors, fp8 eyrie|quark|compressed-tensors, "
+                     "fp8-block deepseek|transformers, int4-g32 compressed-tensors. Default: the "
+                     "first"},
+    FlagSpec{.name = "kv-cache-scheme",
+             .help = "fp8: the config asks engines for an FP8 KV cache (scales 1)"},
+    FlagSpec{.name = "calibration",
+             .help = "not needed: every scheme finds the scales of activations at run time"},
     FlagSpec{.name = "exclude",
              .kind = FlagKind::kList,
              .help = "layers to leave as they are: names, globs or re:regexes. Default: attention, "
-                     "router, head, projector and vision (mxfp4: also dense and shared MLPs); fc "
+                     "router, head, projector and vision (4 bits: also dense and shared MLPs); fc "
                      "and lm_head of a draft"},
     FlagSpec{
         .name = "include", .kind = FlagKind::kList, .help = "layers to quantize even if excluded"},
@@ -47,6 +57,25 @@ const formats::WeightFormat* scheme_of(const ParsedFlags& flags) {
     if (format->name == name) return format;
   }
   fail("--scheme {} is unknown; accepted are {}", name, scheme_names());
+}
+
+const formats::Recipe* recipe_of(const ParsedFlags& flags) {
+  const formats::WeightFormat* format = scheme_of(flags);
+  const std::string producer = flags.has("producer") ? flags.string("producer") : "";
+  if (const formats::Recipe* recipe = formats::find_recipe(*format, producer)) return recipe;
+  std::string accepted;
+  for (const formats::Recipe& recipe : formats::all_recipes()) {
+    if (recipe.format != format) continue;
+    accepted += (accepted.empty() ? "" : ", ") + std::string(recipe.producer);
+  }
+  fail("--producer {} does not make {}; accepted are {}", producer, format->name, accepted);
+}
+
+bool wants_fp8_kv(const ParsedFlags& flags) {
+  if (!flags.has("kv-cache-scheme")) return false;
+  const std::string scheme = flags.string("kv-cache-scheme");
+  if (scheme != "fp8") fail("--kv-cache-scheme {} is unknown; accepted is fp8", scheme);
+  return true;
 }
 
 void show_progress(const quantize::Progress& progress) {
@@ -76,7 +105,12 @@ int run_quantize(int argc, char** argv) {
         scheme_names());
   }
   quantize::Options options;
-  options.format = scheme_of(flags);
+  options.recipe = recipe_of(flags);
+  options.kv_cache_fp8 = wants_fp8_kv(flags);
+  if (flags.has("calibration")) {
+    fail("--calibration {} is not needed: every scheme finds the scales of activations at run time",
+         flags.string("calibration"));
+  }
   options.input = checkpoint::resolve_model_path(flags.positionals()[0]);
   options.output = flags.positionals()[1];
   if (flags.has("exclude")) options.exclude = flags.list("exclude");
@@ -89,10 +123,13 @@ int run_quantize(int argc, char** argv) {
 
   const quantize::Report report = quantize::quantize(options);
   if (stderr_is_terminal()) fmt::print(stderr, "\r\x1b[K");
+  if (report.num_resumed_shards > 0) {
+    fmt::print("{} finished shards of an interrupted run were kept\n", report.num_resumed_shards);
+  }
   const auto bytes_in = static_cast<double>(report.bytes_in);
   const auto bytes_out = static_cast<double>(report.bytes_out);
   fmt::print("{}: {} layers to {}, {} tensors kept; {} to {} ({:.1f} %) in {} ({:.2f} GB/s)\n",
-             options.output, report.num_quantized, options.format->name, report.num_kept,
+             options.output, report.num_quantized, options.recipe->format->name, report.num_kept,
              human_bytes(bytes_in), human_bytes(bytes_out), 100 * bytes_out / bytes_in,
              human_seconds(report.seconds), bytes_in / 1e9 / std::max(report.seconds, 1e-9));
   return 0;

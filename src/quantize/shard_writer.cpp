@@ -1,0 +1,261 @@
+#include "quantize/shard_writer.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/math.h"
+
+namespace eyrie::quantize {
+namespace {
+
+using checkpoint::SafetensorsFile;
+using formats::Weight;
+using formats::WeightFormat;
+
+constexpr int64_t kElementsPerTask = 1 << 16;    // a task of some 100 µs
+constexpr size_t kCopyPiece = size_t{16} << 20;  // bytes; bounds the pages a copy keeps
+
+// Lets the kernel take back the pages of a mapped tensor that has been dealt with, so that memory
+// in use does not grow with the checkpoint. Pages shared with a neighbour stay.
+void release_pages(const Tensor& tensor) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(tensor.raw()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(tensor.raw()) + tensor.bytes()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+// What the decoded values count as: compressed sources become BF16, as in Quark's conversions.
+DType source_dtype(const WeightFormat& format) {
+  return format.block_in == 0 ? format.data_dtype : DType::kBF16;
+}
+
+// Layers over one input that engines run as one matrix: they get one global scale.
+std::vector<std::string> fused_with(const std::string& module) {
+  static const std::vector<std::vector<std::string>> kGroups = {{"gate_proj", "up_proj"},
+                                                                {"q_proj", "k_proj", "v_proj"}};
+  const size_t dot = module.rfind('.');
+  if (dot == std::string::npos) return {module};
+  const std::string prefix = module.substr(0, dot + 1), last = module.substr(dot + 1);
+  for (const std::vector<std::string>& group : kGroups) {
+    if (std::find(group.begin(), group.end(), last) == group.end()) continue;
+    std::vector<std::string> modules;
+    for (const std::string& part : group) modules.push_back(prefix + part);
+    return modules;
+  }
+  return {module};
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(const formats::Recipe& recipe, checkpoint::Checkpoint* files,
+                         const std::vector<std::string>& quantized, int num_threads)
+    : recipe_(recipe),
+      files_(*files),
+      quantized_(quantized),
+      pool_(num_threads),
+      rows_(static_cast<size_t>(pool_.size())) {
+  report_.bytes_in = files->total_bytes();
+  for (const std::string& module : quantized) {
+    for (const std::string& name : files->weight_tensors(module)) {
+      if (checkpoint::module_of(name).empty()) replaced_.insert(name);
+    }
+  }
+}
+
+bool ShardWriter::is_quantized(const std::string& module) const {
+  return !module.empty() && std::binary_search(quantized_.begin(), quantized_.end(), module);
+}
+
+// The module whose weight this tensor is, when it is to be quantized.
+std::string ShardWriter::quantized_module(const std::string& tensor_name) const {
+  const std::string module(checkpoint::module_of(tensor_name));
+  return is_quantized(module) ? module : "";
+}
+
+std::vector<ShardWriter::Writer::Item> ShardWriter::plan(const SafetensorsFile& file) const {
+  std::vector<Writer::Item> items;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (replaced_.contains(name)) continue;
+    const std::string module = quantized_module(name);
+    if (module.empty()) {
+      std::vector<int64_t> shape;
+      for (int i = 0; i < tensor.rank(); ++i) shape.push_back(tensor.dim(i));
+      items.push_back({name, tensor.dtype(), shape});
+      continue;
+    }
+    const int64_t bits = tensor.dim(1) * 8 * static_cast<int64_t>(dtype_bytes(tensor.dtype()));
+    const int64_t in = bits / files_.format_of(module)->bits_per_element;
+    for (auto& item : layout_of(recipe_, module, tensor.dim(0), in).items()) items.push_back(item);
+  }
+  return items;
+}
+
+void ShardWriter::write(const SafetensorsFile& file, const std::string& path) {
+  Writer writer(path, plan(file));
+  for (const auto& [name, tensor] : file.tensors()) {
+    const std::string module = quantized_module(name);
+    if (!module.empty()) {
+      encode(module, &writer);
+      ++report_.num_quantized;
+    } else if (!replaced_.contains(name)) {
+      copy(name, tensor, &writer);
+      ++report_.num_kept;
+    }
+    release_pages(tensor);
+    advance(tensor.bytes());
+  }
+  writer.finish();
+  report_.bytes_out += writer.data_bytes();
+}
+
+void ShardWriter::skip(const SafetensorsFile& file) {
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!quantized_module(name).empty()) {
+      ++report_.num_quantized;
+    } else if (!replaced_.contains(name)) {
+      ++report_.num_kept;
+    }
+    bytes_done_ += tensor.bytes();
+  }
+  for (const Writer::Item& item : plan(file)) {
+    size_t bytes = dtype_bytes(item.dtype);
+    for (const int64_t dim : item.shape) bytes *= static_cast<size_t>(dim);
+    report_.bytes_out += bytes;
+  }
+}
+
+Report ShardWriter::report() const {
+  Report result = report_;
+  result.seconds = seconds();
+  return result;
+}
+
+void ShardWriter::copy(const std::string& name, const Tensor& tensor, Writer* writer) const {
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.raw()),
+                                         tensor.bytes());
+  for (size_t begin = 0; begin < bytes.size(); begin += kCopyPiece) {
+    writer->write(name, begin, bytes.subspan(begin, std::min(kCopyPiece, bytes.size() - begin)));
+  }
+}
+
+void ShardWriter::for_row_blocks(const Weight& weight, const std::string& module,
+                                 const std::function<void(int64_t, std::span<const float>)>& task) {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> bad_row{kNone};
+  const int64_t in = weight.in, block = recipe_.format->block_out;
+  const bool round = source_dtype(*weight.format) != weight.format->data_dtype;
+  const int64_t blocks_per_task =
+      std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, in * block));
+  const int64_t num_blocks = div_ceil(weight.out, block);
+  pool_.run(div_ceil(num_blocks, blocks_per_task), [&](int64_t index, int thread) {
+    std::vector<float>& rows = rows_[static_cast<size_t>(thread)];
+    rows.resize(static_cast<size_t>(block * in));
+    const int64_t end = std::min(num_blocks, (index + 1) * blocks_per_task);
+    for (int64_t b = index * blocks_per_task; b < end; ++b) {
+      const int64_t first = b * block, count = std::min(block, weight.out - first);
+      const std::span<float> values(rows.data(), static_cast<size_t>(count * in));
+      for (int64_t r = 0; r < count; ++r) {
+        const auto row = values.subspan(static_cast<size_t>(r * in), static_cast<size_t>(in));
+        weight.format->decode_row(weight, first + r, row);
+        if (round) {
+          for (float& x : row) x = to_float(to_bf16(x));
+        }
+        if (!formats::all_finite(row)) {
+          bad_row = std::min(first + r, bad_row.load());
+          return;
+        }
+      }
+      task(first, values);
+    }
+  });
+  if (bad_row != kNone) {
+    fail(
+        "{}: {}.weight has a value that is not finite in row {}; such a weight cannot be quantized",
+        files_.path(), module, bad_row.load());
+  }
+}
+
+float ShardWriter::largest_of(const std::string& module) {
+  const Weight weight = files_.stored_weight(module);
+  std::mutex mutex;
+  float largest = 0.0f;
+  for_row_blocks(weight, module, [&](int64_t, std::span<const float> rows) {
+    float amax = 0.0f;
+    for (const float x : rows) amax = std::max(amax, std::fabs(x));
+    const std::lock_guard lock(mutex);
+    largest = std::max(largest, amax);
+  });
+  release_pages(weight.data);
+  files_.drop_copies();
+  return largest;
+}
+
+// The second-level scale to store: one for all layers that run as one, so that engines which keep
+// only one of them (vLLM takes the larger) compute with the right one.
+float ShardWriter::global_of(const std::string& module) {
+  const std::vector<std::string> group = fused_with(module);
+  const auto [place, is_new] = largest_.emplace(group.front(), 0.0f);
+  DType source = DType::kBF16;
+  if (const WeightFormat* format = files_.format_of(module)) source = source_dtype(*format);
+  if (is_new) {
+    for (const std::string& part : group) {
+      if (is_quantized(part)) place->second = std::max(place->second, largest_of(part));
+    }
+  }
+  return recipe_.stored_global(place->second, source);
+}
+
+void ShardWriter::encode(const std::string& module, Writer* writer) {
+  const WeightFormat& format = *recipe_.format;
+  const float global = recipe_.stored_global != nullptr ? global_of(module) : 1.0f;
+  const Weight weight = files_.stored_weight(module);
+  const int64_t in = weight.in;
+  const size_t data_row =
+      static_cast<size_t>(format.data_columns(in)) * dtype_bytes(format.data_dtype);
+  const size_t scale_row =
+      static_cast<size_t>(format.scale_columns(in)) * dtype_bytes(recipe_.scale_dtype);
+  data_.resize(static_cast<size_t>(weight.out) * data_row);
+  scales_.resize(static_cast<size_t>(format.scale_rows(weight.out)) * scale_row);
+  for_row_blocks(weight, module, [&](int64_t first, std::span<const float> rows) {
+    const auto row = static_cast<size_t>(first);
+    const size_t count = in == 0 ? 0 : rows.size() / static_cast<size_t>(in);
+    recipe_.encode(
+        {.rows = rows,
+         .in = in,
+         .data = {data_.data() + row * data_row, count * data_row},
+         .scales = {scales_.data() + row / static_cast<size_t>(format.block_out) * scale_row,
+                    scale_row},
+         .source = source_dtype(*weight.format),
+         .stored_global = global});
+  });
+  const LayerLayout layout = layout_of(recipe_, module, weight.out, in);
+  writer->write(layout.data.name, data_);
+  writer->write(layout.scales.name, scales_);
+  for (const Writer::Item& item : layout.global) {
+    writer->write(item.name, std::as_bytes(std::span(&global, 1)));
+  }
+  const int64_t shape[2] = {weight.out, in};
+  for (const Writer::Item& item : layout.shape) {
+    writer->write(item.name, std::as_bytes(std::span(shape)));
+  }
+  files_.drop_copies();
+}
+
+void ShardWriter::advance(size_t bytes) {
+  bytes_done_ += bytes;
+  if (on_progress) on_progress({bytes_done_, report_.bytes_in, seconds()});
+}
+
+double ShardWriter::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+}  // namespace eyrie::quantize

@@ -1,0 +1,63 @@
+// Writes one shard of the output: selected layers encoded with a recipe, everything else copied.
+// One thread calls it; rows are spread over its own pool.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
+#include "quantize/layout.h"
+#include "quantize/quantize.h"
+
+namespace eyrie::quantize {
+
+class ShardWriter {
+ public:
+  // `quantized`: module names, sorted. 0 threads: all cores.
+  ShardWriter(const formats::Recipe& recipe, checkpoint::Checkpoint* files,
+              const std::vector<std::string>& quantized, int num_threads);
+
+  std::function<void(const Progress&)> on_progress;
+
+  void write(const checkpoint::SafetensorsFile& file, const std::string& path);
+  // Counts a shard that is there already.
+  void skip(const checkpoint::SafetensorsFile& file);
+  std::vector<checkpoint::SafetensorsWriter::Item> plan(
+      const checkpoint::SafetensorsFile& file) const;
+  Report report() const;
+
+ private:
+  using Writer = checkpoint::SafetensorsWriter;
+
+  bool is_quantized(const std::string& module) const;
+  std::string quantized_module(const std::string& tensor_name) const;
+  void copy(const std::string& name, const Tensor& tensor, Writer* writer) const;
+  void encode(const std::string& module, Writer* writer);
+  float global_of(const std::string& module);
+  float largest_of(const std::string& module);
+  // task(first row, number of rows, scratch of that many rows) for all rows of a weight.
+  void for_row_blocks(const formats::Weight& weight, const std::string& module,
+                      const std::function<void(int64_t, std::span<const float>)>& task);
+  void advance(size_t bytes);
+  double seconds() const;
+
+  const formats::Recipe& recipe_;
+  checkpoint::Checkpoint& files_;
+  const std::vector<std::string>& quantized_;
+  std::set<std::string> replaced_;  // tensors of quantized layers that are not their data
+  ThreadPool pool_;
+  std::vector<std::vector<float>> rows_;  // one a thread
+  std::vector<std::byte> data_, scales_;  // of the tensor at hand
+  std::map<std::string, float> largest_;  // amax by group of layers that share a global scale
+  size_t bytes_done_ = 0;
+  Report report_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace eyrie::quantize
