@@ -33,12 +33,12 @@ const model::testing::TempFolder& quantized() {
     quantize::Options target;
     target.input = kTarget;
     target.output = folder.path() + "/target-mxfp4";
-    target.format = &formats::kMxfp4;
+    target.recipe = formats::find_recipe(formats::kMxfp4);
     quantize::quantize(target);
     quantize::Options draft;
     draft.input = kDraft;
     draft.output = folder.path() + "/draft-fp8";
-    draft.format = &formats::kFp8;
+    draft.recipe = formats::find_recipe(formats::kFp8);
     quantize::quantize(draft);
     return true;
   }();

@@ -17,9 +17,9 @@ struct KvDemand {
   int64_t bytes_per_token = 0;  // target and draft KV
   int64_t model_max_len = 0;    // max_position_embeddings
   // The user.
-  std::optional<int64_t> kv_bytes;    // --kv-cache-memory-bytes
-  std::optional<int64_t> num_blocks;  // --num-gpu-blocks-override
-  int64_t max_model_len = 0;          // 0: the model's; -1: the largest that fits
+  std::optional<int64_t> kv_bytes = std::nullopt;    // --kv-cache-memory-bytes
+  std::optional<int64_t> num_blocks = std::nullopt;  // --num-gpu-blocks-override
+  int64_t max_model_len = 0;                         // 0: the model's; -1: the largest that fits
   int64_t max_num_seqs = 256;
   int64_t block_size = 16;
 };
