@@ -174,7 +174,19 @@ INSTANTIATE_TEST_SUITE_P(
                       Encoding{"mxfp4_all_mlp", &formats::kMxfp4, {".mlp."}},
                       Encoding{"fp8_attention", &formats::kFp8, {".self_attn."}},
                       Encoding{"fp8_half_an_expert", &formats::kFp8, {"2.mlp.experts.3.up_proj"}},
-                      Encoding{"fp8_everything", &formats::kFp8, {"_proj", ".mlp."}}),
+                      Encoding{"fp8_everything", &formats::kFp8, {"_proj", ".mlp."}},
+                      Encoding{"fp8_blocks_everywhere", &formats::kFp8Block, {"_proj"}},
+                      Encoding{"fp8_kv_b_proj", &formats::kFp8, {"kv_b_proj"}},
+                      Encoding{"fp8_blocks_kv_b_proj", &formats::kFp8Block, {"kv_b_proj"}},
+                      Encoding{"nvfp4_experts", &formats::kNvfp4, {".mlp.experts."}},
+                      Encoding{"nvfp4_shared_experts", &formats::kNvfp4, {".shared_experts."}},
+                      Encoding{"mxfp4_shared_experts", &formats::kMxfp4, {".shared_experts."}},
+                      Encoding{"int4_experts", &formats::kInt4G32, {".mlp.experts."}},
+                      // Parts of groups that run as one: some quantized, some not.
+                      Encoding{"mxfp4_q_a_proj_only", &formats::kMxfp4, {".q_a_proj"}},
+                      Encoding{"mxfp4_some_gates", &formats::kMxfp4, {".gate_proj"}},
+                      Encoding{
+                          "mxfp4_some_experts", &formats::kMxfp4, {"experts.1.", "experts.2."}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(EncodingTest, LogitsMatchTheOracleOfTheDecodedWeights) {
@@ -183,6 +195,22 @@ TEST_P(EncodingTest, LogitsMatchTheOracleOfTheDecodedWeights) {
   const std::vector<int32_t> ids = some_tokens(19);
   const auto expected = testing::oracle_target(tiny, harness.target->config(), ids);
   const auto actual = harness.run(ids, 19);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    EXPECT_LT(testing::relative_error(actual.logits[t], expected.logits[t]), kTolerance) << t;
+  }
+}
+
+// MXFP4 experts beside per-channel FP8 attention, as AMD publishes it, and a mixture in one group.
+TEST(KimiK25Test, FormatsMixFreely) {
+  const TinyCheckpoint tiny = testing::tiny_target()
+                                  .encoded(formats::kMxfp4, {".mlp.experts."})
+                                  .encoded(formats::kFp8, {".self_attn."})
+                                  .encoded(formats::kNvfp4, {"shared_experts.gate_proj"})
+                                  .encoded(formats::kInt4G32, {"shared_experts.up_proj"});
+  Harness harness(ops::cpu_ops(), tiny);
+  const std::vector<int32_t> ids = some_tokens(9);
+  const auto expected = testing::oracle_target(tiny, harness.target->config(), ids);
+  const auto actual = harness.run(ids, 9);
   for (size_t t = 0; t < ids.size(); ++t) {
     EXPECT_LT(testing::relative_error(actual.logits[t], expected.logits[t]), kTolerance) << t;
   }
@@ -298,10 +326,21 @@ TEST_P(DraftTest, LogitsMatchTheOracleFusedAndChained) {
   }
 }
 
-TEST(Eagle3Test, Fp8LayersMatchTheOracle) {
-  const TinyCheckpoint tiny = testing::tiny_target();
-  const TinyCheckpoint tiny_draft =
-      testing::tiny_draft(tiny).encoded(formats::kFp8, {"self_attn.", "mlp."});
+class DraftEncodingTest : public ::testing::TestWithParam<Encoding> {};
+INSTANTIATE_TEST_SUITE_P(
+    Encodings, DraftEncodingTest,
+    ::testing::Values(Encoding{"bf16", &formats::kFp8, {}},
+                      Encoding{"fp8_layer", &formats::kFp8, {"self_attn.", "mlp."}},
+                      Encoding{"fp8_fc_and_head", &formats::kFp8, {"fc.", "lm_head"}},
+                      Encoding{"fp8_q_proj_only", &formats::kFp8, {".q_proj"}},
+                      Encoding{"mxfp4_layer", &formats::kMxfp4, {"self_attn.", "mlp."}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+// The target's MXFP4 says nothing about its draft, and the draft's files speak for themselves.
+TEST_P(DraftEncodingTest, LogitsMatchTheOracleOfTheDecodedWeights) {
+  const TinyCheckpoint tiny = testing::tiny_target().encoded(formats::kMxfp4, {".mlp.experts."});
+  const TinyCheckpoint tiny_draft = testing::tiny_draft(tiny, {.draft_vocab_size = 64})
+                                        .encoded(*GetParam().format, GetParam().parts);
   DraftHarness harness(ops::cpu_ops(), tiny, tiny_draft);
   const std::vector<int32_t> ids = some_tokens(12);
   const Rows aux = harness.run(ids, 12, {1, 2, 3}).aux;

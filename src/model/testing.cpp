@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "formats/recipe.h"
 #include "tensor/tensor.h"
 
 namespace eyrie::model::testing {
@@ -106,6 +107,10 @@ TinyTensor near_identity(Normal& normal, int64_t rows, int64_t columns, float di
   return t;
 }
 
+std::string bytes_of(const Buffer& buffer) {
+  return {reinterpret_cast<const char*>(buffer.data()), buffer.bytes()};
+}
+
 }  // namespace
 
 TempFolder::TempFolder() {
@@ -139,7 +144,9 @@ void TinyCheckpoint::write(const std::string& folder) const {
         append(value);
       }
     }
-    header[name] = {
+    // What int32 packs has a name of its own in compressed-tensors' files.
+    const bool packed = tensor.dtype == "I32" && name.ends_with(".weight");
+    header[packed ? name + "_packed" : name] = {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
   }
   std::string text = header.dump();
@@ -153,37 +160,31 @@ void TinyCheckpoint::write(const std::string& folder) const {
 TinyCheckpoint TinyCheckpoint::encoded(const formats::WeightFormat& format,
                                        const std::vector<std::string>& parts) const {
   TinyCheckpoint result = *this;
+  std::map<std::string, TinyTensor> companions;
   for (auto& [name, tensor] : result.tensors) {
     const bool chosen = std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
       return name.find(part) != std::string::npos;
     });
     if (!chosen || !name.ends_with(".weight") || tensor.shape.size() != 2) continue;
     const int64_t out = tensor.shape[0], in = tensor.shape[1];
-    const int64_t columns = format.data_columns(in), scale_columns = format.scale_columns(in);
-    const size_t data_row = static_cast<size_t>(columns) * dtype_bytes(format.data_dtype);
-    const size_t scale_row = static_cast<size_t>(scale_columns) * dtype_bytes(format.scale_dtype);
-    tensor.bytes.resize(data_row * static_cast<size_t>(out));
-    TinyTensor scales{std::string(dtype_name(format.scale_dtype)), {out, scale_columns}, {}};
-    scales.bytes.resize(scale_row * static_cast<size_t>(out));
-    const formats::Weight weight = {
-        .format = &format,
-        .out = out,
-        .in = in,
-        .data = Tensor(tensor.bytes.data(), format.data_dtype, {out, columns}),
-        .scales = Tensor(scales.bytes.data(), format.scale_dtype, {out, scale_columns})};
+    const formats::EncodedMatrix matrix =
+        formats::encode_matrix(*formats::find_recipe(format), tensor.values, out, in, DType::kBF16);
     for (int64_t o = 0; o < out; ++o) {
-      const std::span<float> row(tensor.values.data() + o * in, static_cast<size_t>(in));
-      format.encode_row(row,
-                        std::as_writable_bytes(std::span(tensor.bytes))
-                            .subspan(static_cast<size_t>(o) * data_row, data_row),
-                        std::as_writable_bytes(std::span(scales.bytes))
-                            .subspan(static_cast<size_t>(o) * scale_row, scale_row));
-      format.decode_row(weight, o, row);
+      format.decode_row(matrix.weight, o, {tensor.values.data() + o * in, static_cast<size_t>(in)});
+    }
+    const std::string scale_name = name + (format.block_out > 1 ? "_scale_inv" : "_scale");
+    companions[scale_name] = {std::string(dtype_name(format.scale_dtype)),
+                              {format.scale_rows(out), format.scale_columns(in)},
+                              {},
+                              bytes_of(matrix.scales)};
+    if (format.has_global_scale) {
+      companions[name + "_scale_2"] = {"F32", {}, {matrix.weight.global_scale}};
     }
     tensor.dtype = dtype_name(format.data_dtype);
-    tensor.shape = {out, columns};
-    result.tensors[name + "_scale"] = std::move(scales);
+    tensor.shape = {out, format.data_columns(in)};
+    tensor.bytes = bytes_of(matrix.data);
   }
+  result.tensors.merge(companions);
   return result;
 }
 
