@@ -5,9 +5,9 @@
 
 namespace eyrie {
 
-void check_failed(std::string_view expression, std::string_view detail,
-                  const std::source_location& where) {
-  fmt::print(stderr, "{}:{}: check failed: {}{}{}\n", where.file_name(), where.line(), expression,
+void check_failed(std::string_view expression, std::string_view detail, const char* file,
+                  int line) {
+  fmt::print(stderr, "{}:{}: check failed: {}{}{}\n", file, line, expression,
              detail.empty() ? "" : ": ", detail);
   std::fflush(stderr);
   std::abort();

@@ -5,42 +5,39 @@
 
 #include <fmt/format.h>
 
-#include <source_location>
 #include <string>
 #include <string_view>
 
 namespace eyrie {
 
 [[noreturn]] void check_failed(std::string_view expression, std::string_view detail,
-                               const std::source_location& where);
+                               const char* file, int line);
 
 namespace detail {
 template <typename A, typename B>
 [[noreturn]] void check_op_failed(std::string_view expression, const A& a, const B& b,
-                                  const std::source_location& where) {
-  check_failed(expression, fmt::format("{} vs {}", a, b), where);
+                                  const char* file, int line) {
+  check_failed(expression, fmt::format("{} vs {}", a, b), file, line);
 }
 }  // namespace detail
 
 }  // namespace eyrie
 
 // CHECK(condition) or CHECK(condition, "format {}", value)
-#define CHECK(condition, ...)                                          \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]] {                                   \
-      ::eyrie::check_failed(#condition, ::fmt::format("" __VA_ARGS__), \
-                            std::source_location::current());          \
-    }                                                                  \
+#define CHECK(condition, ...)                                                               \
+  do {                                                                                      \
+    if (!(condition)) [[unlikely]] {                                                        \
+      ::eyrie::check_failed(#condition, ::fmt::format("" __VA_ARGS__), __FILE__, __LINE__); \
+    }                                                                                       \
   } while (false)
 
-#define EYRIE_CHECK_OP(a, op, b)                                              \
-  do {                                                                        \
-    const auto& check_a_ = (a);                                               \
-    const auto& check_b_ = (b);                                               \
-    if (!(check_a_ op check_b_)) [[unlikely]] {                               \
-      ::eyrie::detail::check_op_failed(#a " " #op " " #b, check_a_, check_b_, \
-                                       std::source_location::current());      \
-    }                                                                         \
+#define EYRIE_CHECK_OP(a, op, b)                                                                   \
+  do {                                                                                             \
+    const auto& check_a_ = (a);                                                                    \
+    const auto& check_b_ = (b);                                                                    \
+    if (!(check_a_ op check_b_)) [[unlikely]] {                                                    \
+      ::eyrie::detail::check_op_failed(#a " " #op " " #b, check_a_, check_b_, __FILE__, __LINE__); \
+    }                                                                                              \
   } while (false)
 
 #define CHECK_EQ(a, b) EYRIE_CHECK_OP(a, ==, b)

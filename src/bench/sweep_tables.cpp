@@ -141,8 +141,6 @@ std::vector<std::string> sweep_warnings(const SweepResult& result) {
     }
   }
   std::vector<std::string> lines;
-  size_t num_runs = 0;
-  for (const auto& point : result.points) num_runs += point.runs.size();
   for (const auto& shape : order) {
     const Kind& kind = kinds[shape];
     lines.push_back(kind.count == 1 ? fmt::format("{}: {}", kind.place, kind.text)

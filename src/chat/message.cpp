@@ -156,7 +156,8 @@ ToolCall MessageReader::call(const Json& json, const std::string& field) {
   if (text.empty()) return call;
   Json parsed = Json::parse(text, nullptr, false);
   const bool usable = parsed.is_object() && nests_at_most(parsed, kMaxJsonDepth);
-  call.arguments = usable ? std::move(parsed) : *arguments;
+  call.arguments = *arguments;
+  if (usable) call.arguments = std::move(parsed);
   return call;
 }
 

@@ -162,8 +162,9 @@ TinyCheckpoint TinyCheckpoint::encoded(const formats::WeightFormat& format,
   TinyCheckpoint result = *this;
   std::map<std::string, TinyTensor> companions;
   for (auto& [name, tensor] : result.tensors) {
+    const std::string& key = name;  // clang 14 captures no structured binding
     const bool chosen = std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
-      return name.find(part) != std::string::npos;
+      return key.find(part) != std::string::npos;
     });
     if (!chosen || !name.ends_with(".weight") || tensor.shape.size() != 2) continue;
     const int64_t out = tensor.shape[0], in = tensor.shape[1];

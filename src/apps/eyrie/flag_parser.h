@@ -24,9 +24,9 @@ enum class FlagKind {
   kInt,
   kHumanInt,  // 1k, 1K, 25.6k, also "auto" as written by the caller's check
   kFloat,
-  kList,  // one or more values after the flag
+  kList,      // one or more values after the flag
   kRepeated,  // one value each time, all of them kept in order
-  kJson,  // JSON text or dotted keys, merged
+  kJson,      // JSON text or dotted keys, merged
 };
 
 struct FlagSpec {

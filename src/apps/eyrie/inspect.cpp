@@ -111,11 +111,8 @@ json describe(const Checkpoint& files) {
 
 void print_exclusions(const json& quantization) {
   const json& exclude = quantization["exclude"];
-  int layers = 0, idle = 0;
-  for (const json& entry : exclude) {
-    layers += entry["layers"].get<int>();
-    idle += entry["layers"] == 0;
-  }
+  int idle = 0;
+  for (const json& entry : exclude) idle += entry["layers"] == 0;
   fmt::print("quantization  {}, {}; {} exclusions", quantization["method"].get<std::string>(),
              quantization["scheme"].get<std::string>(), exclude.size());
   if (idle > 0) fmt::print(", {} of them match nothing here", idle);

@@ -21,7 +21,8 @@ struct Command {
 constexpr std::array kCommands = {
     Command{"serve", eyrie::apps::run_serve, "OpenAI-compatible server: eyrie serve MODEL [flags]"},
     Command{"bench", eyrie::apps::run_bench, "benchmarks: eyrie bench serve|sweep [flags]"},
-    Command{"quantize", eyrie::apps::run_quantize, "checkpoint to checkpoint: eyrie quantize IN OUT --scheme mxfp4|fp8"},
+    Command{"quantize", eyrie::apps::run_quantize,
+            "checkpoint to checkpoint: eyrie quantize IN OUT --scheme mxfp4|fp8"},
     Command{"inspect", eyrie::apps::run_inspect, "what is in a checkpoint: eyrie inspect MODEL"},
 };
 
@@ -54,6 +55,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  fmt::print(stderr, "eyrie: unknown subcommand '{}'; there are serve, bench, quantize, inspect\n", name);
+  fmt::print(stderr, "eyrie: unknown subcommand '{}'; there are serve, bench, quantize, inspect\n",
+             name);
   return 2;
 }
