@@ -92,15 +92,20 @@ def array_text(schema, indent):
     return f"Array<\n{doc}{indent}{INDENT}{inner}\n{indent}>"
 
 
+def field_texts(schema, indent, names):
+    required = set(schema.get("required", ()))
+    out = []
+    for name in names:
+        field = schema["properties"][name]
+        mark = "" if name in required else "?"
+        out.append(f"{docstring(field, indent)}{indent}{name}{mark}: {type_text(field, indent)}")
+    return out
+
+
 def object_text(schema, indent):
     required = set(schema.get("required", ()))
-    fields = schema.get("properties", {})
     step = indent + INDENT
-    parts = []
-    for name in sorted(fields, key=lambda n: (n not in required, n)):
-        mark = "" if name in required else "?"
-        parts.append(f"{docstring(fields[name], step)}{step}{name}{mark}: "
-                     f"{type_text(fields[name], step)}")
+    parts = field_texts(schema, step, sorted(schema.get("properties", {}), key=lambda n: (n not in required, n)))
     if "additionalProperties" in schema:
         extra = schema["additionalProperties"]
         shown = {True: "any", False: "never"}[extra] if isinstance(extra, bool) else type_text(extra, step)
@@ -121,12 +126,15 @@ def function_text(fn):
     out = comment(fn["description"], "") if fn.get("description") else ""
     before = ""
     if uses_self(params):
-        before += f"interface parameters {object_text(params, '')}\n"
+        # The root, once it is named, keeps the order of its (sorted) keys: required ones do not lead.
+        fields = ",\n".join(field_texts(params, INDENT, params.get("properties", {})))
+        before += f"interface parameters {{\n{fields}\n}}\n"
         shape = "parameters"
     else:
         shape = object_text(params, "")
     for name, sub in params.get("$defs", {}).items():
-        before += f"interface {name} {type_text(sub, '')}\n"
+        about = comment(sub["description"], "") if sub.get("description") else ""
+        before += f"{about}interface {name} {type_text(sub, '')}\n"
     return f"{before}{out}type {fn['name']} = (_: {shape}) => any;"
 
 
