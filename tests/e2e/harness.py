@@ -47,6 +47,16 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def wait_for_port(port: int, timeout=30):
+    deadline = time.monotonic() + timeout * SLOW
+    while time.monotonic() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"nobody listens on port {port}")
+
+
 def run(*args, timeout=60, **kwargs) -> subprocess.CompletedProcess:
     return subprocess.run([EYRIE, *map(str, args)], capture_output=True, text=True,
                           timeout=timeout * SLOW, **kwargs)

@@ -33,6 +33,7 @@ class TutorialTest(unittest.TestCase):
             log = pathlib.Path(results, "server.log").open("w+")
             server = subprocess.Popen(["bash", "-c", f"exec {SERVE}"], env=env, stdout=log, stderr=log)
             try:
+                harness.wait_for_port(port)
                 bench = subprocess.run(["bash", "-c", BENCH], env=env, capture_output=True, text=True,
                                        timeout=300 * harness.SLOW)
                 self.assertEqual(bench.returncode, 0, bench.stdout + bench.stderr + pathlib.Path(log.name).read_text())
