@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""What share of this machine's limits decoding and prefill reach, end to end through the server.
+
+The limits are measured by ops_bench (`make bench` builds it): streaming read of memory and float32
+multiply-adds, all threads. The work is counted from the checkpoint: bytes of weights a step reads once
+(of the routed experts those that one token chooses) and multiply-adds a token needs, attention over the
+cache included.
+
+  python3 tools/limits.py [MODEL]     default: build/models/kimi-k2.5-nano-mxfp4
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+import harness  # noqa: E402
+
+PROMPT, DECODE = 2048, 512  # tokens
+
+
+def peaks() -> tuple:
+    """(bytes/s, multiply-adds/s) of this machine."""
+    out = subprocess.run([ROOT / "build/bench/ops_bench", "--benchmark_filter=no_kernel",
+                          "--benchmark_format=json"], capture_output=True, text=True, check=True)
+    context = json.loads(out.stdout)["context"]
+    return float(context["peak read GB/s"]) * 1e9, float(context["peak GFLOP/s"]) * 1e9 / 2
+
+
+def work(model: pathlib.Path, config: dict) -> tuple:
+    """(weight bytes, weight multiply-adds) of one token alone."""
+    groups = json.loads(harness.run("inspect", model, "--json").stdout)["groups"]
+    total_bytes = total_macs = 0
+    for group in groups:
+        name = group["group"]
+        if "embed_tokens" in name or group["parameters"] < 10000:
+            continue  # one row is read; norms and biases are nothing
+        share = config["num_experts_per_tok"] / config["n_routed_experts"] if ".experts." in name else 1
+        total_bytes += group["bytes"] * share
+        total_macs += group["parameters"] * share
+    return total_bytes, total_macs
+
+
+def attention_macs(config: dict, context: float) -> float:
+    """Absorbed MLA: scores over latent and rope, then the sum of latents, each head and layer."""
+    width = 2 * config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    return config["num_hidden_layers"] * config["num_attention_heads"] * width * context
+
+
+def measure(server, input_len: int, output_len: int, prompts: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "result.json")
+        harness.run("bench", "serve", "--model", server.model, "--port", server.port, "--dataset-name", "random",
+                    "--random-input-len", input_len, "--random-output-len", output_len, "--num-prompts", prompts,
+                    "--max-concurrency", 1, "--num-warmups", 2, "--ignore-eos", "--temperature", 0, "--save-result",
+                    "--result-filename", path, timeout=600, check=True)
+        return json.loads(path.read_text())
+
+
+def main() -> int:
+    model = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/models/kimi-k2.5-nano-mxfp4"
+    config = json.loads((model / "config.json").read_text())
+    config = config.get("text_config", config)
+    read, fma = peaks()
+    weight_bytes, weight_macs = work(model, config)
+    with harness.Server("--no-enable-prefix-caching", model=model) as server:
+        server.model = model
+        decode = measure(server, 64, DECODE, 5)
+        prefill = measure(server, PROMPT, 1, 9)
+    decode_rate = 1000 / decode["median_tpot_ms"]
+    prefill_rate = PROMPT / (prefill["median_ttft_ms"] / 1000)
+    decode_macs = weight_macs + attention_macs(config, 64 + DECODE / 2)
+    prefill_macs = weight_macs - config["vocab_size"] * config["hidden_size"] + attention_macs(config, PROMPT / 2)
+    print(f"machine: {read / 1e9:.1f} GB/s read, {2 * fma / 1e9:.0f} GFLOP/s float32 multiply-add (measured)")
+    print(f"a token alone: {weight_bytes / 1e6:.2f} MB of weights, {2 * decode_macs / 1e6:.1f} MFLOP\n")
+    print("| work | tok/s | GB/s of weights | share of read | GFLOP/s | share of multiply-add |")
+    print("|:--|--:|--:|--:|--:|--:|")
+    print(f"| decode, 1 stream | {decode_rate:.0f} | {decode_rate * weight_bytes / 1e9:.1f} | "
+          f"{100 * decode_rate * weight_bytes / read:.0f} % | {2e-9 * decode_rate * decode_macs:.1f} | "
+          f"{100 * decode_rate * decode_macs / fma:.0f} % |")
+    print(f"| prefill, {PROMPT} tokens | {prefill_rate:.0f} | - | - | {2e-9 * prefill_rate * prefill_macs:.1f} | "
+          f"{100 * prefill_rate * prefill_macs / fma:.0f} % |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
