@@ -357,9 +357,14 @@ TEST(ServerInfoTest, ReadsTheModelCard) {
   options.model = "b";
   const auto second = read_models(body, options);
   EXPECT_EQ(second.model_name, "b");
+  EXPECT_TRUE(second.is_listed);
+  EXPECT_EQ(second.served_names, "a, b");
   EXPECT_FALSE(second.continuous_usage);
   options.model = "/path/to/model";  // served under another name: the first card still informs
+  EXPECT_FALSE(read_models(body, options).is_listed);
+  EXPECT_EQ(read_models(body, options).max_model_len, 2304);
   options.served_model_name = "a";
+  EXPECT_TRUE(read_models(body, options).is_listed);
   EXPECT_EQ(read_models(body, options).model_name, "a");
   EXPECT_EQ(read_models("not json", options).model_name, "a");
   EXPECT_THROW(read_models("{}", ServeOptions{}), Error);

@@ -54,14 +54,14 @@ ServerInfo read_models(const std::string& body, const ServeOptions& options) {
   const json* chosen = nullptr;
   const std::string wanted =
       options.served_model_name.empty() ? options.model : options.served_model_name;
-  std::string served;
   if (answer.is_object() && data != answer.end() && data->is_array()) {
     for (const auto& model : *data) {
       if (!model.is_object()) continue;
       const std::string id = string_field(model, "id");
-      served += (served.empty() ? "" : ", ") + id;
+      info.served_names += (info.served_names.empty() ? "" : ", ") + id;
       if (wanted.empty() ? chosen == nullptr : id == wanted) chosen = &model;
     }
+    info.is_listed = chosen != nullptr || data->empty();
     // A card for the model under another name still tells context and usage.
     if (chosen == nullptr && !data->empty() && data->front().is_object()) chosen = &data->front();
   }

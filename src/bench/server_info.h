@@ -13,6 +13,8 @@ namespace eyrie::bench {
 struct ServerInfo {
   std::string model_name;         // for the `model` field of requests
   std::string model_root;         // what the server loaded, as it says
+  std::string served_names;       // "a, b": what the server lists
+  bool is_listed = true;          // model_name is among them, or nothing is listed
   int64_t max_model_len = 0;      // 0 = it does not say
   bool continuous_usage = false;  // understands stream_options.continuous_usage_stats
 };

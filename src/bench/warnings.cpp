@@ -61,6 +61,11 @@ std::vector<std::string> warnings_before(const ServeOptions& options, const Data
                                          const ServerInfo& server) {
   std::vector<std::string> out;
   const auto n = static_cast<int64_t>(dataset.prompts.size());
+  if (!server.is_listed) {
+    out.push_back(fmt::format(
+        "WARNING: the server lists {}, not {}: give the name it serves with --served-model-name",
+        server.served_names, server.model_name));
+  }
   if (server.max_model_len > 0) {
     const int64_t too_long = count_too_long(dataset, server.max_model_len);
     if (too_long > 0) {

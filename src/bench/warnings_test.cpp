@@ -43,6 +43,14 @@ TEST(WarningsTest, AnHonestRunHasNone) {
   EXPECT_THAT(Case().before(), IsEmpty());
 }
 
+TEST(WarningsTest, AModelTheServerDoesNotList) {
+  Case c;
+  c.server.is_listed = false;
+  c.server.served_names = "nano";
+  c.server.model_name = "amd/Kimi-K2.5-MXFP4";
+  EXPECT_THAT(c.before(), ElementsAre(HasSubstr("lists nano, not amd/Kimi-K2.5-MXFP4")));
+}
+
 TEST(WarningsTest, RandomTokensWithSpeculation) {
   Case c;
   c.run.spec.emplace();

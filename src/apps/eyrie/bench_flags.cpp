@@ -140,7 +140,9 @@ bench::DatasetOptions dataset_options(const ParsedFlags& flags) {
   dataset.name = flags.string("dataset-name", dataset.name);
   dataset.path = flags.string("dataset-path");
   dataset.num_prompts = flags.integer("num-prompts", dataset.num_prompts);
-  dataset.seed = static_cast<uint64_t>(flags.integer("seed", 0));
+  const int64_t seed = flags.integer("seed", 0);
+  if (seed < 0) fail("--seed {}: must be at least 0", seed);
+  dataset.seed = static_cast<uint64_t>(seed);
   const int64_t input_len = flags.integer("input-len", dataset.input_len);
   const int64_t output_len = flags.integer("output-len", dataset.output_len);
   dataset.input_len = flags.integer("random-input-len", input_len);

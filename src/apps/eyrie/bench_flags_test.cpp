@@ -100,6 +100,7 @@ TEST(BenchFlagsTest, NamesTheWrongValue) {
   EXPECT_THAT(message("--header nothing"), HasSubstr("KEY=VALUE"));
   EXPECT_THAT(message("--metric-percentiles 9x"), HasSubstr("takes numbers"));
   EXPECT_THAT(message("--random-output-len 0"), HasSubstr("output 1"));
+  EXPECT_THAT(message("--seed -1"), HasSubstr("at least 0"));
   EXPECT_THAT(message("--num-prompt many"), HasSubstr("--num-prompts takes a whole number"));
 }
 
