@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/compare.h"
 #include "checkpoint/inventory.h"
 #include "quantize/quantize.h"
 
@@ -21,6 +22,10 @@ using checkpoint::InventoryRow;
 using nlohmann::json;
 
 constexpr std::array kFlags = {
+    FlagSpec{.name = "diff",
+             .kind = FlagKind::kSwitch,
+             .help = "compare two checkpoints tensor by tensor: eyrie inspect --diff A B"},
+    FlagSpec{.name = "draft", .help = "an EAGLE-3 draft: does it fit this target?"},
     FlagSpec{.name = "json", .kind = FlagKind::kSwitch, .help = "the same as JSON"},
     FlagSpec{.name = "help", .kind = FlagKind::kSwitch, .alias = "h", .help = "this text"},
 };
@@ -95,6 +100,7 @@ json describe(const Checkpoint& files) {
   json quantization = nullptr;
   if (!files.quant_config().method.empty()) {
     quantization = {{"method", files.quant_config().method},
+                    {"kv_cache_fp8", files.quant_config().kv_cache_fp8},
                     {"scheme", files.quant_config().scheme},
                     {"exclude", exclusions_of(files)}};
   }
@@ -115,6 +121,7 @@ void print_exclusions(const json& quantization) {
   for (const json& entry : exclude) idle += entry["layers"] == 0;
   fmt::print("quantization  {}, {}; {} exclusions", quantization["method"].get<std::string>(),
              quantization["scheme"].get<std::string>(), exclude.size());
+  if (quantization["kv_cache_fp8"] == true) fmt::print(", FP8 KV cache");
   if (idle > 0) fmt::print(", {} of them match nothing here", idle);
   fmt::print("\n");
 }
@@ -140,22 +147,129 @@ void print_table(const json& model) {
   fmt::print("beside it     {}\n\n{}", model["companions"].dump(), format_table(rows));
 }
 
+// What a draft and its target must agree on, each with both sides and whether it holds.
+json draft_fit(const Checkpoint& target, const Checkpoint& draft) {
+  const json want = fit_of(target.config(), false), has = fit_of(draft.config(), true);
+  json rows = json::array();
+  const auto add = [&](const char* what, const json& of_target, const json& of_draft, bool fits) {
+    rows.push_back({{"what", what}, {"target", of_target}, {"draft", of_draft}, {"fits", fits}});
+  };
+  const json hidden = want.value("hidden_size", json());
+  const char* hidden_key =
+      has.contains("target_hidden_size") ? "target_hidden_size" : "hidden_size";
+  const json draft_hidden = has.value(hidden_key, json());
+  add("hidden size", hidden, draft_hidden, hidden == draft_hidden);
+  const json vocab = want.value("vocab_size", json()),
+             draft_vocab = has.value("vocab_size", json());
+  add("vocabulary", vocab, draft_vocab, vocab == draft_vocab);
+  const json ids = has.value("aux_hidden_state_layer_ids", json::array());
+  const json layers = want.value("num_hidden_layers", json());
+  bool inside = layers.is_number();
+  for (const json& id : ids) inside = inside && id.is_number() && id < layers;
+  if (!ids.empty()) add("captured layers", layers, ids, inside);
+  const Tensor* fc = draft.find("fc.weight");
+  if (fc != nullptr && fc->rank() == 2 && hidden.is_number() && !ids.empty()) {
+    const formats::WeightFormat* format = draft.format_of("fc");
+    const int64_t bits = fc->dim(1) * 8 * static_cast<int64_t>(dtype_bytes(fc->dtype()));
+    const int64_t in = format == nullptr ? fc->dim(1) : bits / format->bits_per_element;
+    const int64_t wide = hidden.get<int64_t>() * static_cast<int64_t>(ids.size());
+    add("inputs of fc", wide, in, wide == in);
+  }
+  return rows;
+}
+
+bool print_fit(const json& fit) {
+  std::vector<std::vector<std::string>> rows = {{"draft fit", "target", "draft", ""}};
+  bool fits = true;
+  for (const json& row : fit) {
+    rows.push_back({row["what"], row["target"].dump(), row["draft"].dump(),
+                    row["fits"] == true ? "fits" : "DOES NOT FIT"});
+    fits = fits && row["fits"] == true;
+  }
+  fmt::print("\n{}", format_table(rows));
+  return fits;
+}
+
+json describe(const checkpoint::Comparison& comparison) {
+  json tensors = json::array();
+  for (const checkpoint::TensorDifference& t : comparison.tensors) {
+    tensors.push_back({{"name", t.name},
+                       {"a", t.format_a},
+                       {"b", t.format_b},
+                       {"elements", t.elements},
+                       {"max_error", t.max_error},
+                       {"rms_error", t.rms_error},
+                       {"relative_rms", t.relative_rms},
+                       {"cosine", t.cosine}});
+  }
+  return {{"tensors", tensors},
+          {"only_a", comparison.only_a},
+          {"only_b", comparison.only_b},
+          {"other_shape", comparison.other_shape}};
+}
+
+// Tensors that differ, one a row; a list of everything equal would hide them.
+void print_diff(const json& diff) {
+  std::vector<std::vector<std::string>> rows = {
+      {"tensor", "A", "B", "elements", "max error", "RMS error", "RMS / RMS of A", "cosine"}};
+  int equal = 0;
+  for (const json& t : diff["tensors"]) {
+    if (t["max_error"] == 0.0) {
+      ++equal;
+      continue;
+    }
+    rows.push_back({t["name"], t["a"], t["b"], t["elements"].dump(),
+                    fmt::format("{:.3g}", t["max_error"].get<double>()),
+                    fmt::format("{:.3g}", t["rms_error"].get<double>()),
+                    fmt::format("{:.4f}", t["relative_rms"].get<double>()),
+                    fmt::format("{:.6f}", t["cosine"].get<double>())});
+  }
+  if (rows.size() > 1) fmt::print("{}\n", format_table(rows));
+  fmt::print("{} differ, {} are equal\n", rows.size() - 1, equal);
+  for (const auto& [key, label] : {std::pair{"only_a", "only in A"},
+                                   {"only_b", "only in B"},
+                                   {"other_shape", "other shape"}}) {
+    for (const json& name : diff[key]) fmt::print("{}: {}\n", label, name.get<std::string>());
+  }
+}
+
+int run_diff(const std::vector<std::string>& models, bool as_json) {
+  if (models.size() != 2) fail("two models are expected: eyrie inspect --diff A B");
+  Checkpoint a = Checkpoint::open(checkpoint::resolve_model_path(models[0]));
+  Checkpoint b = Checkpoint::open(checkpoint::resolve_model_path(models[1]));
+  const json diff = describe(checkpoint::compare(&a, &b));
+  if (as_json) {
+    fmt::print("{}\n", diff.dump(2));
+  } else {
+    print_diff(diff);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int run_inspect(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   const ParsedFlags flags = parse_flags(kFlags, args);
   if (flags.has("help")) {
-    fmt::print("eyrie inspect MODEL [--json]\n\n{}\n", flags_help(kFlags));
+    fmt::print(
+        "eyrie inspect MODEL [--draft DRAFT] [--json]\neyrie inspect --diff A B [--json]\n\n{}\n",
+        flags_help(kFlags));
     return 0;
   }
+  if (flags.has("diff")) return run_diff(flags.positionals(), flags.has("json"));
   if (flags.positionals().size() != 1) fail("one model is expected: eyrie inspect MODEL [--json]");
   const Checkpoint files = Checkpoint::open(checkpoint::resolve_model_path(flags.positionals()[0]));
-  const json model = describe(files);
+  json model = describe(files);
+  if (flags.has("draft")) {
+    model["draft_fit"] =
+        draft_fit(files, Checkpoint::open(checkpoint::resolve_model_path(flags.string("draft"))));
+  }
   if (flags.has("json")) {
     fmt::print("{}\n", model.dump(2));
   } else {
     print_table(model);
+    if (model.contains("draft_fit") && !print_fit(model["draft_fit"])) return 1;
   }
   return 0;
 }
