@@ -115,17 +115,17 @@ void linear(benchmark::State& state, const WeightFormat* format, int64_t out, in
          2.0 * static_cast<double>(rows * in * out));
 }
 
+// Cold: layers that together exceed the caches take turns.
 void experts(benchmark::State& state, const WeightFormat* format, int64_t hidden, int64_t width,
-             int num_experts, int64_t top_k) {
+             int num_experts, int64_t top_k, int num_layers) {
   const ops::Ctx& ctx = machine().ctx;
   const int64_t rows = state.range(0);
-  std::vector<RandomWeight> sources;
+  const RandomWeight gate_up_source(*format, 2 * width, hidden, 1);
+  const RandomWeight down_source(*format, hidden, width, 2);
   std::vector<ops::PreparedWeight> gate_up, down;
-  for (int e = 0; e < num_experts; ++e) {
-    sources.emplace_back(*format, 2 * width, hidden, static_cast<uint32_t>(2 * e));
-    gate_up.push_back(ops::prepare(ctx, {&sources.back().weight, 1}));
-    sources.emplace_back(*format, hidden, width, static_cast<uint32_t>(2 * e + 1));
-    down.push_back(ops::prepare(ctx, {&sources.back().weight, 1}));
+  for (int e = 0; e < num_experts * num_layers; ++e) {
+    gate_up.push_back(ops::prepare(ctx, {&gate_up_source.weight, 1}));
+    down.push_back(ops::prepare(ctx, {&down_source.weight, 1}));
   }
   const std::vector<float> x = random_floats(rows * hidden), w = random_floats(rows * top_k);
   std::vector<float> y(x.size());
@@ -139,13 +139,19 @@ void experts(benchmark::State& state, const WeightFormat* format, int64_t hidden
       used[static_cast<size_t>(ids.back())] = true;
     }
   }
+  size_t layer = 0;
+  const auto of_layer = [&](const std::vector<ops::PreparedWeight>& all) {
+    const auto count = static_cast<size_t>(num_experts);
+    return std::span(all).subspan(layer * count, count);
+  };
   for (auto _ : state) {
+    layer = (layer + 1) % static_cast<size_t>(num_layers);
     ops::experts(ctx, {.out = Tensor::of(y.data(), {rows, hidden}),
                        .x = Tensor::of(x.data(), {rows, hidden}),
                        .ids = Tensor::of(ids.data(), {rows, top_k}),
                        .weights = Tensor::of(w.data(), {rows, top_k}),
-                       .gate_up = gate_up,
-                       .down = down});
+                       .gate_up = of_layer(gate_up),
+                       .down = of_layer(down)});
   }
   const auto active = static_cast<double>(std::count(used.begin(), used.end(), true));
   report(state, active * static_cast<double>(gate_up[0].bytes() + down[0].bytes()),
@@ -219,11 +225,13 @@ void register_all() {
     };
     add("warm", 768, 256, false);
     add("cold", 2048, 7168, true);
-    auto* moe = benchmark::RegisterBenchmark(
-        fmt::format("experts/{}/nano/T", format->name).c_str(),
-        [=](benchmark::State& state) { experts(state, format, 256, 96, 16, 4); });
-    for (int64_t rows : {1, 4, 7, 28, 64, 256}) moe->Arg(rows);
-    in_time(moe);
+    for (const auto& [temperature, layers] : {std::pair{"warm", 1}, std::pair{"cold", 32}}) {
+      auto* b = benchmark::RegisterBenchmark(
+          fmt::format("experts/{}/{}/nano/T", format->name, temperature).c_str(),
+          [=, n = layers](benchmark::State& state) { experts(state, format, 256, 96, 16, 4, n); });
+      for (int64_t rows : {1, 4, 7, 28, 64, 256}) b->Arg(rows);
+      in_time(b);
+    }
     in_time(benchmark::RegisterBenchmark(fmt::format("prepare/{}", format->name).c_str(),
                                          [=](benchmark::State& state) { prepare(state, format); }));
   }

@@ -198,6 +198,12 @@ void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out
 #pragma GCC unroll 16
     for (int g = 0; g < 2 * G; ++g) acc[r][g] = hn::Zero(df);
   }
+  // Small panels are over before the hardware's prefetcher has found their stream, so the same
+  // place of the next panels is asked for; large ones a little ahead. One row has no time to spare:
+  // cached weights took half as long again.
+  constexpr int64_t kSmallPanel = 32 * 1024, kAhead = 2048;
+  [[maybe_unused]] const int64_t ahead =
+      m.panel_bytes <= kSmallPanel ? (G + kVecs - 1) / kVecs * m.panel_bytes : kAhead;
   Pair scales[G];
   const int64_t block = D::kBlock == 0 ? m.padded_in : D::kBlock;
   int64_t offset = 0;
@@ -212,7 +218,10 @@ void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out
     for (int64_t k = 0; k < block; k += D::kStep, offset += D::kStepBytes, x += D::kStep * R) {
       typename D::Words words[G];
 #pragma GCC unroll 16
-      for (int g = 0; g < G; ++g) words[g] = D::load(p[g].words + offset);
+      for (int g = 0; g < G; ++g) {
+        words[g] = D::load(p[g].words + offset);
+        if constexpr (R > 1) __builtin_prefetch(p[g].words + offset + ahead);
+      }
       multiply_add<0, D, R, G>(words, scales, x, acc);
       if constexpr (D::kStep > 1) multiply_add<1, D, R, G>(words, scales, x, acc);
       if constexpr (D::kStep > 2) {
