@@ -5,7 +5,7 @@ BUILD := build
 EYRIE := $(BUILD)/release/eyrie
 JOBS ?= $(shell nproc)
 
-.PHONY: help setup build models demo test test-fast sanitize fmt fmt-check tidy bench clean
+.PHONY: help setup setup-test build models demo test test-fast sanitize fmt fmt-check tidy bench clean
 
 help:
 	@echo "make demo      install, build, quantize, sweep the bundled model, print the table"
@@ -18,6 +18,9 @@ help:
 
 setup:
 	@tools/setup.sh
+
+setup-test:
+	@tools/setup.sh test
 
 build: setup
 	@cmake --preset release >$(BUILD)-release-configure.log 2>&1 || { cat $(BUILD)-release-configure.log; exit 1; }
@@ -33,19 +36,19 @@ demo: models
 test:
 	@tools/test.sh
 
-sanitize: setup
+sanitize: setup-test
 	@tools/sanitize.sh
 
-fmt: setup
+fmt: setup-test
 	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format -i
 
 fmt-check:
 	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format --dry-run -Werror
 
-tidy: setup
+tidy: setup-test
 	@tools/tidy.sh
 
-bench: setup
+bench: setup-test
 	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS) --target ops_bench
 	@$(BUILD)/bench/ops_bench
 

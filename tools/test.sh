@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 started=$SECONDS
 stage() { echo "== $* ($((SECONDS - started)) s)"; }
 
-tools/setup.sh python
+tools/setup.sh test
 stage "release build"
 make --no-print-directory build
 stage "quantized models"

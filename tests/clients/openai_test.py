@@ -15,7 +15,7 @@ try:
     import openai
 except ImportError:
     why = "is not in this environment" if STAMP.exists() else "could not be installed: no package index was reached"
-    print(f"skipped: the openai package {why} (tools/setup.sh python)")
+    print(f"skipped: the openai package {why} (tools/setup.sh test)")
     sys.exit(77)
 
 QUESTION = "Question: Tom has 3 apples and buys 4 more. How many apples does Tom have?\nAnswer:"
