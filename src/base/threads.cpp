@@ -2,7 +2,9 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
+#include <fstream>
 
 #include "base/check.h"
 
@@ -31,12 +33,16 @@ constexpr uint64_t kCountMask = 0xffffffffu;
 int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    const int count = CPU_COUNT(&set);
-    if (count > 0) return count;
+  int count = 0;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) count = CPU_COUNT(&set);
+  if (count <= 0) count = static_cast<int>(std::thread::hardware_concurrency());
+  // A container's quota (cgroup v2): "max 100000", or microseconds of CPU time per period.
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  int64_t quota = 0, period = 0;
+  if (quota_file >> quota >> period && quota > 0 && period > 0) {
+    count = std::min(count, static_cast<int>((quota + period - 1) / period));
   }
-  const unsigned count = std::thread::hardware_concurrency();
-  return count == 0 ? 1 : static_cast<int>(count);
+  return std::max(count, 1);
 }
 
 ThreadPool::ThreadPool(int num_threads) {

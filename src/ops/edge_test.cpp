@@ -1,4 +1,7 @@
 // Values at the edges: ties, NaN, infinities, codes at the ends of their range; and wrong shapes.
+#include <cstdio>
+#include <cstdlib>
+
 #include "base/error.h"
 #include "ops/test_support.h"
 
@@ -181,6 +184,18 @@ TEST(EdgeDeathTest, WrongShapesPrintTheOperands) {
   const Matrix x(2, 15), out(2, 8);
   EXPECT_DEATH(linear(backend.ctx(), {.out = out.tensor(), .x = x.tensor(), .weight = &w}),
                "linear: out \\[2, 8\\] F32 x \\[2, 15\\] F32 weight \\[8, 16\\]");
+}
+
+// In a fresh process, because the variable is read once.
+TEST(IsaDeathTest, TheEnvironmentForcesALowerOne) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const std::string lowest = cpu::available_isas().back();
+  const auto report = [&] {
+    setenv("EYRIE_CPU_ISA", lowest.c_str(), 1);
+    std::fprintf(stderr, "runs on %s", std::string(cpu_isa()).c_str());
+    std::exit(cpu_isa() == lowest ? 0 : 1);
+  };
+  EXPECT_EXIT(report(), testing::ExitedWithCode(0), "runs on " + lowest);
 }
 
 TEST(Isa, AnUnknownNameIsOneClearError) {
