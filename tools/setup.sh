@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 packages=(
   g++ cmake ninja-build make git ca-certificates
-  libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev  # base, flags
+  libfmt-dev libspdlog-dev nlohmann-json3-dev  # base
   libutf8proc-dev libpcre2-dev                              # text
   libhwy-dev                                                # SIMD
   libboost-dev libboost-system-dev libssl-dev               # HTTP
