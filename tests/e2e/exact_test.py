@@ -44,17 +44,18 @@ def answers(server: Server, bodies: list, together: bool) -> list:
 @harness.needs_models
 class ExactTest(unittest.TestCase):
     def test_every_combination_gives_the_same_bytes(self):
-        bodies = requests()
+        # A sanitizer looks for faults, not for bytes: it runs one chunking, with every kind of draft.
+        bodies = requests() if harness.SLOW == 1 else requests()[:6]
         alone = bodies if harness.SLOW == 1 else bodies[::5]
         with Server("--no-enable-prefix-caching", "--max-num-batched-tokens", "4096") as server:
             expected = answers(server, bodies, together=False)
-        self.assertGreater(len({text for text, _, _ in expected}), 12)
+        self.assertGreater(len({text for text, _, _ in expected}), len(bodies) * 3 // 4)
         of = {id(body): answer for body, answer in zip(bodies, expected)}
         drafts = {"no draft": [], "BF16 draft": spec(DRAFT),
                   "FP8 draft": spec(harness.quantized("kimi-k2.5-nano-eagle3-fp8"))}
         for draft, draft_args in drafts.items():
-            for chunk in ("16", "256", "4096"):
-                for cache in ("on", "off"):
+            for chunk in ("16", "256", "4096") if harness.SLOW == 1 else ("16",):
+                for cache in ("on", "off") if harness.SLOW == 1 else ("on",):
                     args = [*draft_args, "--max-num-batched-tokens", chunk]
                     args += ["--no-enable-prefix-caching"] if cache == "off" else []
                     with self.subTest(draft=draft, chunk=chunk, cache=cache), Server(*args) as server:
@@ -66,6 +67,7 @@ class ExactTest(unittest.TestCase):
                         drafts_made = server.metric("vllm:spec_decode_num_drafts_total")
                         (self.assertEqual if draft == "no draft" else self.assertGreater)(drafts_made, 0)
 
+    @unittest.skipIf(harness.SLOW > 1, "left to the plain build: 32 answers, minutes under a sanitizer")
     def test_preemption_changes_nothing(self):
         bodies = requests()
         with Server() as server:
