@@ -54,7 +54,7 @@ struct Session {
     request.url = options.base() + path;
     request.headers = load.headers;
     request.insecure = options.insecure;
-    request.timeout_s = 10.0;
+    request.timeout_s = 60.0;  // a saturated server answers late
     return request;
   }
   ServerCounters counters() const {

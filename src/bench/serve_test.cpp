@@ -37,7 +37,7 @@ class FakeServer {
                                      "--port",  std::to_string(port)};
     argv.insert(argv.end(), flags.begin(), flags.end());
     process.emplace(argv, scratch_path("fake_server.log"));
-    process->wait_ready(url + "/health", 30.0);
+    process->wait_ready(url + "/health", 120.0);
   }
   std::string url;
   std::optional<ServerProcess> process;
@@ -86,7 +86,7 @@ TEST(ServeRunTest, MeasuresTokensNotChunks) {
   Said said;
   auto options = options_for(server, 20);
   options.num_warmups = 2;
-  options.ready_check_timeout_s = 10.0;
+  options.ready_check_timeout_s = 60.0;
   const ServeRun run = run_serve(options, said.hooks());
   EXPECT_EQ(run.model_id, "fake-model");
   EXPECT_EQ(run.metrics.completed, 20);
@@ -215,20 +215,20 @@ TEST(ServerProcessTest, SaysWhyAServerDidNotStart) {
       {"python3", "tests/e2e/fake_server.py", "serve", "m", "--die", "no such model"},
       scratch_path("dead.log"));
   try {
-    dead.wait_ready("http://127.0.0.1:9/health", 30.0);
+    dead.wait_ready("http://127.0.0.1:9/health", 120.0);
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("ended with code 1"));
     EXPECT_THAT(error.what(), HasSubstr("no such model"));
   }
   ServerProcess missing({"/no/such/program"}, scratch_path("missing.log"));
-  EXPECT_THROW(missing.wait_ready("http://127.0.0.1:9/health", 30.0), Error);
+  EXPECT_THROW(missing.wait_ready("http://127.0.0.1:9/health", 120.0), Error);
 }
 
 TEST(ServerProcessTest, StopsWithSigterm) {
   SKIP_WITHOUT_PYTHON();
   FakeServer server({});
-  EXPECT_EQ(server.process->stop(10.0), 0);
+  EXPECT_EQ(server.process->stop(60.0), 0);
   ServerProcess stubborn({"sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"},
                          scratch_path("stubborn.log"));
   usleep(200'000);
