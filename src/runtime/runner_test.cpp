@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "model/testing.h"
@@ -311,6 +312,30 @@ TEST(RunnerTest, ADraftOfAnotherTargetIsRefusedInOneSentence) {
                   ": the draft reads hidden states of width 7168, but the target's hidden_size is "
                   "64");
   }
+}
+
+TEST(RunnerTest, DummyWeightsNeedOnlyConfigsAndTakeOverrides) {
+  TempFolder folder;
+  for (const auto& [name, config] :
+       {std::pair{"target", pair().target.config}, std::pair{"draft", pair().draft.config}}) {
+    const TinyCheckpoint only_config = {.config = config, .tensors = {}};
+    only_config.write(folder.path() + "/" + name);
+    std::filesystem::remove(folder.path() + "/" + name + "/model.safetensors");
+  }
+  RunnerConfig config;
+  config.model = folder.path() + "/target";
+  config.draft = folder.path() + "/draft";
+  config.load_dummy = true;
+  config.hf_overrides = {{"text_config", {{"num_hidden_layers", 3}}}};
+  config.num_threads = 1;
+  Runner runner(config);
+  EXPECT_EQ(runner.model_config().num_hidden_layers, 3);
+  EXPECT_EQ(runner.kv_bytes_per_token(), (3 * 40 + 2 * 64) * 2);
+  runner.allocate_kv(kNumBlocks, kBlockSize);
+  ServingLoop loop(runner, scheduler_config(3));
+  const Answer answer = loop.serve({{prompt_of(1, 20), greedy(10)}})[0];
+  EXPECT_EQ(answer.tokens.size(), 10u);
+  EXPECT_FALSE(answer.numeric_fault);
 }
 
 TEST(KvStorageTest, KimiK25CostsWhatItsAuthorsSay) {
