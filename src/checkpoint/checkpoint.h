@@ -46,6 +46,8 @@ class Checkpoint {
 
   // The tensor, checked against the shape the model expects; Error names file, tensor, both shapes.
   Tensor tensor(const std::string& name, std::initializer_list<int64_t> shape);
+  // The same with the shape the file has, aligned for its dtype.
+  Tensor require(const std::string& name);
   // F32 copy of a small tensor (norms, biases), whatever its float dtype.
   Tensor tensor_f32(const std::string& name, std::initializer_list<int64_t> shape);
   // `prefix`.weight with its scales as a linear layer's weight [out, in], any known encoding.
@@ -68,7 +70,6 @@ class Checkpoint {
   std::string contradiction(const std::string& module, const Tensor& tensor) const;
 
   const std::string& file_of(const std::string& name) const;
-  Tensor require(const std::string& name);        // aligned; Error when absent
   Tensor aligned(const Tensor& tensor);           // a copy when the file has it misaligned
   Tensor converted_to_f32(const Tensor& tensor);  // float dtypes only
   std::byte* allocate(size_t bytes);

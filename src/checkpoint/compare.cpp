@@ -41,7 +41,7 @@ Weight weight_of(Checkpoint* files, const std::string& unit) {
   if (!is_plain(*tensor) || tensor->rank() == 0) return {};
   const int64_t columns = tensor->dim(tensor->rank() - 1);
   const int64_t rows = columns == 0 ? 0 : tensor->num_elements() / columns;
-  return formats::plain_weight(Tensor(tensor->raw(), tensor->dtype(), {rows, columns}));
+  return formats::plain_weight(files->require(name).reshape({rows, columns}));
 }
 
 TensorDifference difference(const std::string& name, const Weight& a, const Weight& b) {
