@@ -24,7 +24,7 @@ PROMPT, DECODE = 2048, 512  # tokens
 
 def peaks() -> tuple:
     """(bytes/s, multiply-adds/s) of this machine."""
-    out = subprocess.run([ROOT / "build/bench/ops_bench", "--benchmark_filter=no_kernel",
+    out = subprocess.run([ROOT / "build/bench/ops_bench", "--benchmark_filter=linear/bf16/warm/768x256/T/1/", "--benchmark_min_time=0.01",
                           "--benchmark_format=json"], capture_output=True, text=True, check=True)
     context = json.loads(out.stdout)["context"]
     return float(context["peak read GB/s"]) * 1e9, float(context["peak GFLOP/s"]) * 1e9 / 2
