@@ -8,6 +8,7 @@ export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 # The exactness of the bundled pair is left to `make test`: hundreds of generations, an hour here; the
 # same code runs on tiny models in runtime_test and over HTTP in e2e_exact_test.
+mkdir -p build
 for preset in ${1:-asan-ubsan tsan}; do
   cmake --preset "$preset" >"build/$preset-configure.log" 2>&1 || { cat "build/$preset-configure.log"; exit 1; }
   cmake --build --preset "$preset" -j "${JOBS:-$(nproc)}"
