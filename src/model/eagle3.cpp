@@ -80,6 +80,7 @@ Eagle3 Eagle3::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Co
       loader,
       {{attn + "q_proj", q_width}, {attn + "k_proj", kv_width}, {attn + "v_proj", kv_width}},
       2 * H);
+  d.kv_scales_ = checkpoint::find_kv_scales(files, names.layer + "self_attn");
   d.o_proj_ = Linear::load(loader, attn + "o_proj", H, q_width);
   d.post_attention_layernorm_ = norm(names.layer + "post_attention_layernorm", H);
   d.mlp_ = Mlp::load(loader, names.layer + "mlp", H, c.intermediate_size);

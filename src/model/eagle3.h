@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "checkpoint/kv_scales.h"
 #include "model/blocks.h"
 #include "model/config.h"
 #include "model/kimi_k25.h"
@@ -40,6 +41,9 @@ class Eagle3 {
   };
   Guess guess(const Step& s, Tensor output, std::span<const int32_t> rows) const;
 
+  // Stored scales of an FP8 cache; nothing when the file has none.
+  const std::optional<checkpoint::KvScales>& kv_scales() const { return kv_scales_; }
+
   // target id = d2t[draft id]; empty when the vocabulary is the target's.
   std::span<const int32_t> d2t() const { return d2t_; }
 
@@ -58,6 +62,7 @@ class Eagle3 {
   RmsNorm input_layernorm_;            // of the embedding
   RmsNorm hidden_norm_;                // of the feature
   Linear qkv_proj_;                    // [(heads + 2·kv_heads) · head_dim, 2·H]
+  std::optional<checkpoint::KvScales> kv_scales_;
   Linear o_proj_;
   RmsNorm post_attention_layernorm_;
   Mlp mlp_;

@@ -63,6 +63,7 @@ Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& pre
   a.kv_a_layernorm =
       RmsNorm::load(loader, prefix + ".kv_a_layernorm", c.kv_lora_rank, c.rms_norm_eps);
   a.o_proj = Linear::load(loader, prefix + ".o_proj", c.hidden_size, heads * v);
+  a.kv_scales = checkpoint::find_kv_scales(loader.files, prefix);
 
   const formats::Weight kv_b =
       loader.files.weight(prefix + ".kv_b_proj", heads * (nope + v), c.kv_lora_rank);

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "checkpoint/kv_scales.h"
 #include "model/blocks.h"
 #include "model/config.h"
 #include "model/step.h"
@@ -20,10 +21,11 @@ struct Mla {
   Linear q_b_proj;            // [heads · (nope + rope), q_lora]
   Linear kv_a_proj_with_mqa;  // [latent + rope, H]
   RmsNorm kv_a_layernorm;
-  std::vector<ops::PreparedWeight> absorb;  // per head U_hᵀ [latent, nope] of kv_b_proj
-  std::vector<ops::PreparedWeight> expand;  // per head V_h [v, latent] of kv_b_proj
-  Linear o_proj;                            // [H, heads · v]
-  std::vector<Buffer> transposed;           // memory of the U_hᵀ
+  std::vector<ops::PreparedWeight> absorb;        // per head U_hᵀ [latent, nope] of kv_b_proj
+  std::vector<ops::PreparedWeight> expand;        // per head V_h [v, latent] of kv_b_proj
+  Linear o_proj;                                  // [H, heads · v]
+  std::vector<Buffer> transposed;                 // memory of the U_hᵀ
+  std::optional<checkpoint::KvScales> kv_scales;  // of an FP8 cache, when the file has them
 
   static Mla load(const Loader& loader, const ModelConfig& config, const std::string& prefix);
   Tensor forward(const Step& s, const ModelConfig& config, std::span<const double> inv_freq,
@@ -63,6 +65,11 @@ class KimiK25 {
                  std::span<const int64_t> aux_layers = {}, Tensor aux = {}) const;
   // Final norm and lm_head for some rows only: out [rows, V].
   void logits(const Step& s, Tensor hidden, std::span<const int32_t> rows, Tensor out) const;
+
+  // Stored scales of a layer's FP8 cache; nothing when the file has none.
+  const std::optional<checkpoint::KvScales>& kv_scales(int64_t layer) const {
+    return layers_[static_cast<size_t>(layer)].self_attn.kv_scales;
+  }
 
   // What a draft may share.
   const formats::Weight& embed_tokens() const { return embed_tokens_; }

@@ -43,8 +43,11 @@ void check_sequences(const char* op, std::span<const SequenceRows> sequences, in
 }
 
 bool is_cache(const CacheView& cache, int64_t width) {
-  return cache.data.rank() == 2 && cache.data.dtype() == DType::kBF16 &&
-         cache.data.is_contiguous() && cache.data.dim(1) == width && cache.block_size > 0 &&
+  const DType dtype = cache.data.dtype();
+  const bool has_type =
+      dtype == DType::kBF16 ? cache.scale == 1.0f : dtype == DType::kF8E4M3 && cache.scale > 0.0f;
+  return has_type && cache.data.rank() == 2 && cache.data.is_contiguous() &&
+         cache.data.dim(1) == width && cache.block_size > 0 &&
          cache.block_size % kAttentionTile == 0;
 }
 
@@ -166,7 +169,8 @@ void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
   CHECK(is_f32(a.out, 3) && is_f32(a.q, 3) && same_shape(a.out, a.q) && a.num_kv_heads > 0 &&
             a.q.dim(1) % a.num_kv_heads == 0 && is_cache(a.k_cache, a.num_kv_heads * a.q.dim(2)) &&
             is_cache(a.v_cache, a.num_kv_heads * a.q.dim(2)) &&
-            a.k_cache.block_size == a.v_cache.block_size,
+            a.k_cache.block_size == a.v_cache.block_size &&
+            a.k_cache.data.dtype() == a.v_cache.data.dtype(),
         "gqa_attention: out {} q {} k {} v {} and {} kv heads", a.out.shape_string(),
         a.q.shape_string(), a.k_cache.data.shape_string(), a.v_cache.data.shape_string(),
         a.num_kv_heads);

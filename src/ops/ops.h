@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/threads.h"
@@ -34,6 +36,9 @@ const OpTable& cpu_ops();        // SIMD through Highway, instruction set chosen
 const OpTable& reference_ops();  // readable float32 oracle
 // Name of the instruction set the cpu table uses here, e.g. "AVX3_ZEN4".
 std::string_view cpu_isa();
+// The kernels a weight of this format meets on the cpu table here: "mxfp4 panels, AVX3", or
+// "float32 panels (no kernel of its own), AVX3".
+std::string kernel_name(const formats::WeightFormat& format);
 
 // ---- weights ------------------------------------------------------------------------------------
 
@@ -139,14 +144,17 @@ struct SequenceRows {
   const int32_t* block_table = nullptr;
 };
 
-// One layer's cache: data[num_blocks · block_size, width] (bf16), block_size a multiple of
-// kAttentionTile.
+// One layer's cache: data[num_blocks · block_size, width], BF16 or E4M3, block_size a multiple of
+// kAttentionTile. What is stored is e4m3(x / scale), saturating, and it is read as code · scale; a
+// BF16 cache has scale 1.
 struct CacheView {
   Tensor data;
   int32_t block_size = 0;
+  float scale = 1.0f;
 };
 
-// Writes x[T, width] into each row's slot, rounding to the cache's type.
+// Writes x[T, width] into each row's slot, rounding to the cache's type. E4M3 has no infinity: one
+// that arrives is stored as NaN, so that it stays the numeric fault it is in BF16.
 struct CacheWriteArgs {
   CacheView cache;
   Tensor x;

@@ -182,6 +182,20 @@ class PagedBatch {
   CacheView view(const std::vector<bf16>& cache, int64_t width) const {
     return {.data = Tensor::of(cache.data(), {num_slots(), width}), .block_size = block_size_};
   }
+  // The same as E4M3 codes of value / scale.
+  std::vector<uint8_t> fill_fp8(int64_t width, uint32_t seed, float scale) const {
+    std::vector<uint8_t> codes;
+    for (const bf16 x : fill(width, seed)) {
+      codes.push_back(formats::encode_fp8_e4m3(to_float(x) / scale));
+    }
+    return codes;
+  }
+  CacheView view(const std::vector<uint8_t>& codes, int64_t width, float scale) const {
+    auto* data = const_cast<uint8_t*>(codes.data());
+    return {.data = Tensor(data, DType::kF8E4M3, {num_slots(), width}),
+            .block_size = block_size_,
+            .scale = scale};
+  }
 
  private:
   int block_size_;

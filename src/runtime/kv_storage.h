@@ -6,23 +6,49 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "model/config.h"
+#include "model/eagle3.h"
+#include "model/kimi_k25.h"
 #include "ops/ops.h"
 
 namespace eyrie::runtime {
 
-// What one token costs in the cache (bf16): 576 values a layer for Kimi-K2.5, i.e. 70,272 bytes for
-// its 61 layers.
+// How the cache is stored; kAuto: as the checkpoint's quantization_config says, else bfloat16.
+enum class KvCacheDType { kAuto, kBf16, kFp8 };
+
+// What one token costs in the cache: 576 values a layer for Kimi-K2.5, i.e. 70,272 bytes for its 61
+// layers in bfloat16 and 35,136 in FP8 (E4M3).
 struct KvLayout {
   int64_t num_target_layers = 0;
   int64_t target_width = 0;  // latent + rope
   int64_t draft_width = 0;   // kv_heads · head_dim, each of keys and values; 0 without a draft
+  DType target_dtype = DType::kBF16;
+  DType draft_dtype = DType::kBF16;
+  // FP8 only (ops::CacheView): one a layer, or empty: 1 everywhere; the draft's keys and values.
+  std::vector<float> target_scales = {};
+  float draft_k_scale = 1.0f, draft_v_scale = 1.0f;
 
   static KvLayout of(const model::ModelConfig& target, const model::Eagle3Config* draft);
   int64_t bytes_per_token() const;
 };
+
+struct LoadedModels {
+  const checkpoint::Checkpoint& target_files;
+  const model::KimiK25& target;
+  const checkpoint::Checkpoint* draft_files = nullptr;  // with the draft, or neither
+  const model::Eagle3* draft = nullptr;
+};
+
+// Layout of the models' caches. Scales are the checkpoints' own or 1; a log line says which. With
+// kAuto each model's own quantization_config decides.
+KvLayout choose_kv_layout(KvCacheDType wanted, const LoadedModels& models);
+
+// As vLLM names it: "bfloat16", "fp8_e4m3".
+std::string_view kv_dtype_name(DType dtype);
 
 class KvStorage {
  public:

@@ -68,7 +68,11 @@ Runner::Runner(const RunnerConfig& config)
            .pool = &pool_,
            .arena = &arena_} {
   load(config);
-  kv_layout_ = KvLayout::of(target_->config(), draft_config());
+  kv_layout_ = choose_kv_layout(config.kv_cache_dtype,
+                                {.target_files = *target_files_,
+                                 .target = *target_,
+                                 .draft_files = draft_files_ ? &*draft_files_ : nullptr,
+                                 .draft = draft_ ? &*draft_ : nullptr});
   sampler_.emplace(target_->config().vocab_size);
   if (draft_.has_value()) drafter_.emplace(*draft_);
 }

@@ -41,6 +41,7 @@ struct RunnerConfig {
   bool load_dummy = false;      // made-up weights; the folders need only config.json
   model::AuxLayerIds aux_layer_ids = model::AuxLayerIds::kGuess;
   ops::ActivationQuantization activation = ops::ActivationQuantization::kOff;
+  KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
   int num_threads = 0;             // 0: all cores this process may use
   bool use_reference_ops = false;  // the readable float32 oracle instead of the fast kernels
 };
@@ -71,6 +72,7 @@ class Runner final : public ModelRunner {
     return draft_.has_value() ? &draft_->config() : nullptr;
   }
   const LoadReport& load_report() const { return load_report_; }
+  const KvLayout& kv_layout() const { return kv_layout_; }
   int64_t kv_bytes_per_token() const { return kv_layout_.bytes_per_token(); }
   int num_threads() const { return pool_.size(); }
 

@@ -25,11 +25,23 @@ using testing::ServingLoop;
 constexpr int32_t kBlockSize = 16;
 constexpr int32_t kNumBlocks = 256;
 
+// As Quark leaves it: an FP8 KV cache declared, a scale in the first layer.
+TinyCheckpoint with_kv_scales(TinyCheckpoint target) {
+  target.config["quantization_config"] = {
+      {"quant_method", "quark"},
+      {"global_quant_config", {{"weight", nullptr}}},
+      {"kv_cache_quant_config", {{"*kv_a_proj_with_mqa", nlohmann::json::object()}}}};
+  target.tensors["language_model.model.layers.0.self_attn.kv_a_proj_with_mqa.output_scale"] = {
+      .dtype = "F32", .shape = {1}, .values = {0.02F}};
+  return target;
+}
+
 // The tiny pair on disk, and as a user quantizes it.
 struct Pair {
   Pair() {
     target.write(folder.path() + "/target");
     target.encoded(formats::kMxfp4, {".mlp.experts."}).write(folder.path() + "/target-mxfp4");
+    with_kv_scales(target).write(folder.path() + "/target-kv-scales");
     draft.write(folder.path() + "/draft");
     draft.encoded(formats::kFp8, {"self_attn.", "mlp."}).write(folder.path() + "/draft-fp8");
   }
@@ -45,8 +57,10 @@ const Pair& pair() {
 
 // Names of folders of the pair; an empty draft is none.
 std::unique_ptr<Runner> make_runner(const std::string& target, const std::string& draft,
-                                    int num_threads = 2) {
+                                    int num_threads = 2,
+                                    KvCacheDType kv_cache_dtype = KvCacheDType::kAuto) {
   RunnerConfig config;
+  config.kv_cache_dtype = kv_cache_dtype;
   config.model = pair().folder.path() + "/" + target;
   if (!draft.empty()) config.draft = pair().folder.path() + "/" + draft;
   config.num_threads = num_threads;
@@ -125,15 +139,20 @@ struct Case {
   const char* name;
   const char* target;
   Request request;
+  KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
 };
 
 class ExactnessTest : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Requests, ExactnessTest,
-    ::testing::Values(Case{"greedy", "target", {prompt_of(40, 133), greedy(60)}},
-                      Case{"seeded", "target", {prompt_of(41, 133), sampled(60, 1234)}},
-                      Case{"one_token_prompt", "target", {prompt_of(42, 1), greedy(40)}},
-                      Case{"mxfp4_experts", "target-mxfp4", {prompt_of(43, 70), greedy(40)}}),
+    ::testing::Values(
+        Case{"greedy", "target", {prompt_of(40, 133), greedy(60)}},
+        Case{"seeded", "target", {prompt_of(41, 133), sampled(60, 1234)}},
+        Case{"one_token_prompt", "target", {prompt_of(42, 1), greedy(40)}},
+        Case{"mxfp4_experts", "target-mxfp4", {prompt_of(43, 70), greedy(40)}},
+        Case{"fp8_cache", "target", {prompt_of(40, 133), greedy(60)}, KvCacheDType::kFp8},
+        Case{
+            "fp8_cache_scaled_seeded", "target-kv-scales", {prompt_of(41, 70), sampled(40, 1234)}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(ExactnessTest, SameTextHoweverItIsServed) {
@@ -141,7 +160,7 @@ TEST_P(ExactnessTest, SameTextHoweverItIsServed) {
   std::vector<TokenId> expected;
   int64_t num_accepted = 0, num_rejected = 0;
   for (const std::string draft : {"", "draft", "draft-fp8"}) {
-    const auto runner = make_runner(GetParam().target, draft);
+    const auto runner = make_runner(GetParam().target, draft, 2, GetParam().kv_cache_dtype);
     for (const int32_t chunk : {256, 16, 7, 512}) {
       for (const bool prefix_cache : {true, false}) {
         SCOPED_TRACE(
@@ -348,6 +367,55 @@ TEST(KvStorageTest, KimiK25CostsWhatItsAuthorsSay) {
   draft.num_key_value_heads = 64;
   draft.head_dim = 128;
   EXPECT_EQ(KvLayout::of(target, &draft).bytes_per_token(), 70272 + 32768);
+}
+
+TEST(KvStorageTest, Fp8HalvesTheBytesOfEachCacheAlone) {
+  KvLayout layout = {.num_target_layers = 61, .target_width = 576, .draft_width = 64 * 128};
+  layout.target_dtype = DType::kF8E4M3;
+  EXPECT_EQ(layout.bytes_per_token(), 35136 + 32768);
+  layout.draft_dtype = DType::kF8E4M3;
+  EXPECT_EQ(layout.bytes_per_token(), 35136 + 16384);
+  layout.draft_width = 0;
+  EXPECT_EQ(layout.bytes_per_token(), 35136);
+}
+
+// What decides: the flag; with auto each checkpoint's own config. A draft inherits nothing.
+TEST(RunnerTest, TheCacheTypeIsTheFlagsOrTheCheckpoints) {
+  const auto layout = [](const std::string& target, KvCacheDType wanted) {
+    return make_runner(target, "draft", 1, wanted)->kv_layout();
+  };
+  const KvLayout plain = layout("target", KvCacheDType::kAuto);
+  EXPECT_EQ(plain.target_dtype, DType::kBF16);
+  EXPECT_EQ(plain.draft_dtype, DType::kBF16);
+  const KvLayout asked = layout("target", KvCacheDType::kFp8);
+  EXPECT_EQ(asked.target_dtype, DType::kF8E4M3);
+  EXPECT_EQ(asked.draft_dtype, DType::kF8E4M3);
+  EXPECT_EQ(asked.target_scales, (std::vector<float>{1.0F, 1.0F, 1.0F, 1.0F}));
+  const KvLayout declared = layout("target-kv-scales", KvCacheDType::kAuto);
+  EXPECT_EQ(declared.target_dtype, DType::kF8E4M3);
+  EXPECT_EQ(declared.draft_dtype, DType::kBF16);
+  EXPECT_EQ(declared.target_scales, (std::vector<float>{0.02F, 1.0F, 1.0F, 1.0F}));
+  EXPECT_EQ(layout("target-kv-scales", KvCacheDType::kBf16).target_dtype, DType::kBF16);
+}
+
+TEST(RunnerTest, NanMeetsTheRequestInAnFp8CacheToo) {
+  TinyCheckpoint broken = pair().target;
+  const std::string norm = "language_model.model.layers.0.self_attn.kv_a_layernorm.weight";
+  for (const float wrong : {std::nanf(""), INFINITY}) {
+    broken.tensors[norm].values[3] = wrong;
+    TempFolder folder;
+    broken.write(folder.path());
+    RunnerConfig config;
+    config.model = folder.path();
+    config.kv_cache_dtype = KvCacheDType::kFp8;
+    config.num_threads = 1;
+    Runner runner(config);
+    runner.allocate_kv(kNumBlocks, kBlockSize);
+    ServingLoop loop(runner, scheduler_config(0));
+    const Answer answer = loop.serve({{prompt_of(3, 21), greedy(4)}})[0];
+    EXPECT_TRUE(answer.numeric_fault) << wrong;
+    EXPECT_TRUE(answer.tokens.empty()) << wrong;
+  }
 }
 
 TEST(KvStorageTest, CachesDoNotOverlap) {

@@ -67,6 +67,20 @@ class ExactTest(unittest.TestCase):
                         drafts_made = server.metric("vllm:spec_decode_num_drafts_total")
                         (self.assertEqual if draft == "no draft" else self.assertGreater)(drafts_made, 0)
 
+    def test_an_fp8_cache_is_as_exact(self):
+        bodies = requests()[:6]
+        with Server("--kv-cache-dtype", "fp8", "--no-enable-prefix-caching") as server:
+            expected = answers(server, bodies, together=False)
+            labels = server.request("GET", "/metrics")[1]
+            self.assertIn('cache_dtype="fp8_e4m3"', labels)
+            self.assertIn("1120 bytes a token in fp8_e4m3", server.log())
+        self.assertGreater(len({text for text, _, _ in expected}), 4)
+        with Server("--kv-cache-dtype", "fp8", *spec(DRAFT), "--max-num-batched-tokens", "16") as server:
+            self.assertEqual(answers(server, bodies, together=True), expected)
+            self.assertEqual(answers(server, bodies, together=False), expected)
+            self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
+            self.assertGreater(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 0)
+
     @unittest.skipIf(harness.SLOW > 1, "left to the plain build: 32 answers, minutes under a sanitizer")
     def test_preemption_changes_nothing(self):
         bodies = requests()

@@ -185,6 +185,10 @@ class StartTest(unittest.TestCase):
     def test_context_past_the_model(self):
         self.refuses(TARGET, "--max-model-len", "1000000", says=["1000000", "4096"])
 
+    def test_cache_types_that_are_not_made(self):
+        for dtype in ("fp8_e5m2", "fp8_ds_mla", "nvfp4"):
+            self.refuses(TARGET, "--kv-cache-dtype", dtype, says=["--kv-cache-dtype", dtype, "bf16", "fp8_e4m3"])
+
     def test_ranks_without_devices(self):
         self.refuses(TARGET, "-tp", "4", says=["tensor-parallel-size", "4"])
 

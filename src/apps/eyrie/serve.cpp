@@ -81,6 +81,14 @@ KvPlan plan_cache(const ServeConfig& config, const runtime::Runner& runner) {
   return plan_kv(demand);
 }
 
+// "fp8_e4m3", or "fp8_e4m3 (draft bfloat16)".
+std::string cache_types(const runtime::KvLayout& layout) {
+  const std::string_view target = runtime::kv_dtype_name(layout.target_dtype);
+  const std::string_view draft = runtime::kv_dtype_name(layout.draft_dtype);
+  if (layout.draft_width == 0 || target == draft) return std::string(target);
+  return fmt::format("{} (draft {})", target, draft);
+}
+
 engine::EngineConfig engine_config(const ServeConfig& config, const KvPlan& plan) {
   engine::EngineConfig out;
   out.scheduler = {.max_num_seqs = config.max_num_seqs,
@@ -97,7 +105,7 @@ engine::EngineConfig engine_config(const ServeConfig& config, const KvPlan& plan
 }
 
 server::ServerConfig server_config(const ServeConfig& config, const KvPlan& plan,
-                                   const model::ModelConfig& model) {
+                                   const model::ModelConfig& model, DType cache_dtype) {
   server::ServerConfig out = config.server;
   out.max_model_len = static_cast<int32_t>(plan.max_model_len);
   out.vocab_size = static_cast<int32_t>(model.vocab_size);
@@ -105,7 +113,7 @@ server::ServerConfig server_config(const ServeConfig& config, const KvPlan& plan
   out.cache_config_labels = {
       {"block_size", fmt::format("{}", plan.block_size)},
       {"num_gpu_blocks", fmt::format("{}", plan.num_blocks)},
-      {"cache_dtype", "bfloat16"},
+      {"cache_dtype", std::string(runtime::kv_dtype_name(cache_dtype))},
       {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"}};
   return out;
 }
@@ -150,23 +158,24 @@ int serve(const ParsedFlags& flags) {
 
   const KvPlan plan = plan_cache(config, runner);
   runner.allocate_kv(plan.num_blocks, static_cast<int32_t>(plan.block_size));
-  ledger.close_phase(
-      "KV", fmt::format("{} blocks of {} tokens, {} a token, {}", plan.num_blocks, plan.block_size,
-                        human_bytes(static_cast<double>(runner.kv_bytes_per_token())),
-                        human_bytes(static_cast<double>(plan.kv_bytes))));
+  ledger.close_phase("KV", fmt::format("{} blocks of {} tokens, {} bytes a token in {}, {}",
+                                       plan.num_blocks, plan.block_size,
+                                       runner.kv_bytes_per_token(), cache_types(runner.kv_layout()),
+                                       human_bytes(static_cast<double>(plan.kv_bytes))));
   log::info("GPU KV cache size: {} tokens", plan.num_tokens());
   log::info("Maximum concurrency for {} tokens per request: {:.2f}x", plan.max_model_len,
             static_cast<double>(plan.num_tokens()) / static_cast<double>(plan.max_model_len));
 
   const model::ModelConfig model = runner.model_config();
+  const DType cache_dtype = runner.kv_layout().target_dtype;
   const int num_threads = runner.num_threads();
   engine::Engine engine(engine_config(config, plan), std::move(owned_runner), tokenizer);
   engine.set_death_handler([](const std::string& what) {
     log::error("the engine died: {}", what);
     ::kill(::getpid(), SIGTERM);
   });
-  server::Server server(server_config(config, plan, model), std::move(listener), engine, tokenizer,
-                        *chat_template);
+  server::Server server(server_config(config, plan, model, cache_dtype), std::move(listener),
+                        engine, tokenizer, *chat_template);
   engine.start();
   ledger.ready(fmt::format(
       "http://{}:{} on {} ({} threads){}", config.host, server.port(), ops::cpu_isa(), num_threads,

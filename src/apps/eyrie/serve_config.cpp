@@ -136,13 +136,11 @@ void take_cache(const ParsedFlags& flags, ServeConfig& config) {
     fail("--block-size is {}; it takes a multiple of {}", kv.block_size, ops::kAttentionTile);
   }
   const std::string dtype = flags.string("kv-cache-dtype", "auto");
-  check_one_of(
-      "kv-cache-dtype", dtype,
-      std::array<std::string_view, 6>{"auto", "bfloat16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"});
-  if (dtype.starts_with("fp8")) {
-    config.notes.push_back(fmt::format(
-        "--kv-cache-dtype {}: the cache stays bfloat16, this backend has no FP8 cache yet", dtype));
-  }
+  check_one_of("kv-cache-dtype", dtype,
+               std::array<std::string_view, 5>{"auto", "bf16", "bfloat16", "fp8", "fp8_e4m3"});
+  config.runner.kv_cache_dtype = dtype == "auto"            ? runtime::KvCacheDType::kAuto
+                                 : dtype.starts_with("fp8") ? runtime::KvCacheDType::kFp8
+                                                            : runtime::KvCacheDType::kBf16;
   config.enable_prefix_caching = flags.boolean("enable-prefix-caching", true);
 }
 

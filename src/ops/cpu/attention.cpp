@@ -61,7 +61,9 @@ TaskList make_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int
 
 // common: everything but rows, heads, positions and pointers' offsets, which a task adds.
 void run_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int64_t num_heads,
-               int64_t heads_per_group, const AttendParams& common) {
+               int64_t heads_per_group, DType cache_dtype, const AttendParams& common) {
+  const auto attend = cache_dtype == DType::kF8E4M3 ? attention_kernels().attend_fp8
+                                                    : attention_kernels().attend_bf16;
   ArenaScope scope(*ctx.arena);
   const TaskList list = make_tasks(ctx, sequences, num_heads, heads_per_group);
   const int64_t width = common.dim0 + common.dim1;
@@ -78,14 +80,13 @@ void run_tasks(const Ctx& ctx, std::span<const SequenceRows> sequences, int64_t 
     p.q0 += row * p.q0_row + head * p.q0_head;
     p.q1 += row * p.q1_row + head * p.q1_head;
     p.out += row * p.out_row + head * p.out_head;
-    p.keys += column;
-    p.values += column;
+    p.first_column = column;
     p.block_table = sequence.block_table;
     p.num_rows = task.num_rows;
     p.num_groups = task.num_groups;
     p.heads_per_group = task.heads_per_group;
     p.first_position = sequence.first_position + task.first_row;
-    attention_kernels().attend(p, scratch + thread_idx * floats);
+    attend(p, scratch + thread_idx * floats);
   };
   double ns = 0;
   for (const SequenceRows& s : sequences) {
@@ -110,8 +111,13 @@ void cache_write(const Ctx&, const CacheWriteArgs& a) {
       const int64_t position = sequence.first_position + i;
       const int64_t slot =
           sequence.block_table[position / block_size] * block_size + position % block_size;
-      vector_kernels().to_bf16(a.x.data<float>() + (sequence.first_row + i) * a.x.stride(0), width,
-                               a.cache.data.data<bf16>() + slot * width);
+      const float* x = a.x.data<float>() + (sequence.first_row + i) * a.x.stride(0);
+      if (a.cache.data.dtype() == DType::kF8E4M3) {
+        vector_kernels().to_fp8(x, width, a.cache.scale,
+                                static_cast<uint8_t*>(a.cache.data.raw()) + slot * width);
+      } else {
+        vector_kernels().to_bf16(x, width, a.cache.data.data<bf16>() + slot * width);
+      }
     }
   }
 }
@@ -132,8 +138,9 @@ void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {
                             .out = a.out.data<float>(),
                             .out_row = a.out.stride(0),
                             .out_head = a.out.stride(1),
-                            .keys = a.cache.data.data<bf16>(),
-                            .values = a.cache.data.data<bf16>(),
+                            .keys = a.cache.data.raw(),
+                            .values = a.cache.data.raw(),
+                            .first_column = 0,
                             .key_stride = latent + rope,
                             .value_stride = latent + rope,
                             .kv_group = 0,
@@ -143,8 +150,9 @@ void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {
                             .num_groups = 0,
                             .heads_per_group = 0,
                             .first_position = 0,
-                            .scale = a.scale};
-  run_tasks(ctx, a.sequences, num_heads, num_heads, params);
+                            .scale = a.scale * a.cache.scale,
+                            .value_scale = a.cache.scale};
+  run_tasks(ctx, a.sequences, num_heads, num_heads, a.cache.data.dtype(), params);
 }
 
 void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
@@ -162,8 +170,9 @@ void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
                             .out = a.out.data<float>(),
                             .out_row = a.out.stride(0),
                             .out_head = a.out.stride(1),
-                            .keys = a.k_cache.data.data<bf16>(),
-                            .values = a.v_cache.data.data<bf16>(),
+                            .keys = a.k_cache.data.raw(),
+                            .values = a.v_cache.data.raw(),
+                            .first_column = 0,
                             .key_stride = row_width,
                             .value_stride = row_width,
                             .kv_group = dim,
@@ -173,8 +182,10 @@ void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
                             .num_groups = 0,
                             .heads_per_group = 0,
                             .first_position = 0,
-                            .scale = a.scale};
-  run_tasks(ctx, a.sequences, num_heads, num_heads / a.num_kv_heads, params);
+                            .scale = a.scale * a.k_cache.scale,
+                            .value_scale = a.v_cache.scale};
+  run_tasks(ctx, a.sequences, num_heads, num_heads / a.num_kv_heads, a.k_cache.data.dtype(),
+            params);
 }
 
 }  // namespace eyrie::ops::cpu

@@ -1,6 +1,7 @@
 // Attention of a group of queries over one sequence's paged cache, 16 positions at a time. For each
 // tile the keys are transposed to [width][16] and the values widened to float32, once for all
-// queries. Scores: one lane is one position, summed over the width ascending. Softmax: running
+// queries, from bfloat16 or E4M3 codes; an FP8 cache's scales are factors of the scores and of the
+// output. Scores: one lane is one position, summed over the width ascending. Softmax: running
 // maximum and 16 partial sums per query. Output: one lane is one value column, summed over
 // positions ascending; positions a query may not see are left out rather than multiplied by zero.
 // Nothing in a query's operations depends on which other queries share the tile.
@@ -11,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/cache_tile-inl.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
 
@@ -37,68 +39,6 @@ struct Scratch {
   float* maxima;   // [queries]
   float* factors;  // [queries + 16 of padding]: what the output so far is multiplied by
 };
-
-// Four words from each of kLanes / 4 cache rows: row, row + 4, row + 8 …
-HWY_INLINE VU load_quads(const bf16* row, int64_t stride) {
-  const hn::Full128<uint32_t> d4;
-  const auto quad = [&](int i) HWY_ATTR {
-    return hn::LoadU(d4, reinterpret_cast<const uint32_t*>(row + 4 * i * stride));
-  };
-#if HWY_TARGET == HWY_AVX3
-  const hn::Full256<uint32_t> d8;
-  return hn::Combine(du, hn::Combine(d8, quad(3), quad(2)), hn::Combine(d8, quad(1), quad(0)));
-#elif HWY_TARGET == HWY_AVX2
-  return hn::Combine(du, quad(1), quad(0));
-#else
-  return quad(0);
-#endif
-}
-
-// 16 cache rows → transposed[k][position]. Pairs of columns travel as one 32-bit word through 4 × 4
-// transposes within 128-bit blocks; the blocks hold every fourth row, so a result is one run of
-// positions.
-HWY_INLINE void transpose_keys(const bf16* keys, int64_t stride, int width, float* transposed) {
-  const VU high = hn::Set(du, 0xffff0000u);
-  for (int v = 0; v < kVecs; ++v) {
-    const bf16* row = keys + v * kLanes * stride;
-    int k = 0;
-    for (; k + 8 <= width; k += 8) {
-      const VU a = load_quads(row + k, stride), b = load_quads(row + stride + k, stride);
-      const VU c = load_quads(row + 2 * stride + k, stride);
-      const VU d = load_quads(row + 3 * stride + k, stride);
-      const VU ac0 = hn::InterleaveLower(du, a, c), ac1 = hn::InterleaveUpper(du, a, c);
-      const VU bd0 = hn::InterleaveLower(du, b, d), bd1 = hn::InterleaveUpper(du, b, d);
-      float* out = transposed + k * 16 + v * kLanes;
-      const auto put = [&](int pair, VU w) HWY_ATTR {
-        hn::StoreU(hn::BitCast(df, hn::ShiftLeft<16>(w)), df, out + pair * 32);
-        hn::StoreU(hn::BitCast(df, hn::And(w, high)), df, out + pair * 32 + 16);
-      };
-      put(0, hn::InterleaveLower(du, ac0, bd0));
-      put(1, hn::InterleaveUpper(du, ac0, bd0));
-      put(2, hn::InterleaveLower(du, ac1, bd1));
-      put(3, hn::InterleaveUpper(du, ac1, bd1));
-    }
-    for (; k < width; ++k) {
-      for (int i = 0; i < kLanes; ++i) {
-        transposed[k * 16 + v * kLanes + i] = to_float(row[i * stride + k]);
-      }
-    }
-  }
-}
-
-HWY_INLINE void widen_values(const bf16* values, int64_t stride, int count, int width, float* out) {
-  const hn::Rebind<uint16_t, F> du16;
-  for (int j = 0; j < count; ++j) {
-    const auto* bits = reinterpret_cast<const uint16_t*>(values + j * stride);
-    float* row = out + int64_t{j} * width;
-    int k = 0;
-    for (; k + kLanes <= width; k += kLanes) {
-      const VU u = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(du16, bits + k)));
-      hn::StoreU(hn::BitCast(df, u), df, row + k);
-    }
-    for (; k < width; ++k) row[k] = to_float(values[j * stride + k]);
-  }
-}
 
 // scores[r][16] = queries[·][r] · keys[·][16]
 template <int R>
@@ -298,8 +238,9 @@ Scratch carve(const AttendParams& p, float* memory) {
 }
 
 // Asks for a tile's cache rows while the one before is computed.
-HWY_INLINE void prefetch_rows(const bf16* rows, int64_t stride, int64_t columns) {
-  constexpr int64_t kLine = 64 / sizeof(bf16);
+template <typename E>
+HWY_INLINE void prefetch_rows(const E* rows, int64_t stride, int64_t columns) {
+  constexpr int64_t kLine = 64 / sizeof(E);
   for (int i = 0; i < 16; ++i) {
     for (int64_t c = 0; c < columns; c += kLine) {
       __builtin_prefetch(rows + i * stride + c);
@@ -311,20 +252,24 @@ int64_t slot_of(const AttendParams& p, int64_t position) {
   return p.block_table[position / p.block_size] * int64_t{p.block_size} + position % p.block_size;
 }
 
+template <typename E>
 void attend_tile(const AttendParams& p, const Scratch& s, int64_t j) {
+  const auto* all_keys = static_cast<const E*>(p.keys);
+  const auto* all_values = static_cast<const E*>(p.values);
   const int width = p.dim0 + p.dim1;
   const int64_t last_position = p.first_position + p.num_rows - 1;
   const int64_t per_group = int64_t{p.num_rows} * p.heads_per_group;
   const auto filled = static_cast<int>(HWY_MIN(int64_t{16}, last_position + 1 - j));
   const int64_t slot = slot_of(p, j);
-  const bf16* keys = p.keys + slot * p.key_stride;
-  const bf16* values = p.values + slot * p.value_stride;
+  const E* keys = all_keys + p.first_column + slot * p.key_stride;
+  const E* values = all_values + p.first_column + slot * p.value_stride;
   if (j + kAttentionTile <= last_position) {
     const int64_t next = slot_of(p, j + kAttentionTile);
     const int64_t further = (p.num_groups - 1) * p.kv_group;
-    prefetch_rows(p.keys + next * p.key_stride, p.key_stride, further + width);
+    prefetch_rows(all_keys + p.first_column + next * p.key_stride, p.key_stride, further + width);
     if (p.values != p.keys) {
-      prefetch_rows(p.values + next * p.value_stride, p.value_stride, further + p.dim_v);
+      prefetch_rows(all_values + p.first_column + next * p.value_stride, p.value_stride,
+                    further + p.dim_v);
     }
   }
   // Rows from first_seeing on see the tile, from first_full on all of it.
@@ -362,6 +307,7 @@ void attend_tile(const AttendParams& p, const Scratch& s, int64_t j) {
   }
 }
 
+template <typename E>
 void attend(const AttendParams& p, float* scratch) {
   const Scratch s = carve(p, scratch);
   const int64_t per_group = int64_t{p.num_rows} * p.heads_per_group;
@@ -372,10 +318,12 @@ void attend(const AttendParams& p, float* scratch) {
     s.maxima[q] = -HUGE_VALF;
     for (int i = 0; i < 16; ++i) s.sums[q * 16 + i] = 0.0f;
   }
-  for (int64_t j = 0; j < p.first_position + p.num_rows; j += kAttentionTile) attend_tile(p, s, j);
+  for (int64_t j = 0; j < p.first_position + p.num_rows; j += kAttentionTile) {
+    attend_tile<E>(p, s, j);
+  }
   for (int g = 0; g < p.num_groups; ++g) {
     for (int64_t q = 0; q < per_group; ++q) {
-      const float inverse = 1.0f / sum16(s.sums + (g * per_group + q) * 16);
+      const float inverse = p.value_scale / sum16(s.sums + (g * per_group + q) * 16);
       const Place place = place_of(p, g, q);
       float* out = p.out + place.row * p.out_row + place.head * p.out_head;
       for (int i = 0; i < p.dim_v; ++i) out[i] *= inverse;
@@ -384,7 +332,8 @@ void attend(const AttendParams& p, float* scratch) {
 }
 
 const AttentionKernels* attention_table() {
-  static constexpr AttentionKernels kTable{.attend = attend};
+  static constexpr AttentionKernels kTable{.attend_bf16 = attend<bf16>,
+                                           .attend_fp8 = attend<uint8_t>};
   return &kTable;
 }
 

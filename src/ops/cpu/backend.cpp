@@ -1,5 +1,7 @@
 #include "ops/cpu/backend.h"
 
+#include <fmt/format.h>
+
 #include "ops/cpu/isa.h"
 #include "ops/cpu/layout.h"
 #include "ops/op_table.h"
@@ -29,5 +31,12 @@ const OpTable& cpu_ops() {
 }
 
 std::string_view cpu_isa() { return cpu::current_isa(); }
+
+std::string kernel_name(const formats::WeightFormat& format) {
+  const bool own = cpu::encoding_of(format) != cpu::Encoding::kF32;
+  const bool plain = &format == &formats::kF32;
+  return fmt::format("{} panels{}, {}", own ? format.name : "float32",
+                     own || plain ? "" : " (no kernel of its own)", cpu_isa());
+}
 
 }  // namespace eyrie::ops

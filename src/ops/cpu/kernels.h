@@ -34,20 +34,23 @@ struct AttendParams {
   int dim0, dim1, dim_v;
   float* out;
   int64_t out_row, out_head;
-  // Cache row of slot s: keys at keys + s · key_stride, values at values + s · value_stride; the
-  // next group's are kv_group columns further.
-  const bf16* keys;
-  const bf16* values;
+  // Elements of the cache's type. Row of slot s: keys at keys + first_column + s · key_stride,
+  // values likewise; the next group's are kv_group columns further.
+  const void* keys;
+  const void* values;
+  int64_t first_column;
   int64_t key_stride, value_stride, kv_group;
   const int32_t* block_table;
   int block_size;
   int num_rows, num_groups, heads_per_group;
   int64_t first_position;
-  float scale;
+  float scale;        // of the scores, the key cache's scale included
+  float value_scale;  // of the output: the value cache's scale
 };
 
 struct AttentionKernels {
-  void (*attend)(const AttendParams& params, float* scratch);
+  void (*attend_bf16)(const AttendParams& params, float* scratch);
+  void (*attend_fp8)(const AttendParams& params, float* scratch);
 };
 const AttentionKernels& attention_kernels();
 // Floats of scratch that attend needs for that many queries (rows · heads) and groups.
@@ -67,6 +70,8 @@ struct VectorKernels {
                      float* cosines, float* sines);
   void (*to_bf16)(const float* x, int64_t n, bf16* out);
   void (*from_bf16)(const bf16* x, int64_t n, float* out);
+  // E4M3 codes of x / scale, saturating; what is not finite becomes NaN.
+  void (*to_fp8)(const float* x, int64_t n, float scale, uint8_t* out);
   int32_t (*argmax)(const float* x, int64_t n);
   // Activation rounding of one row (reference/reference.h says the rules); out may alias x.
   void (*round_fp8)(const float* x, int64_t n, float* out);

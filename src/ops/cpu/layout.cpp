@@ -12,16 +12,9 @@ constexpr int kWords = kPanel / 2;  // 32-bit words of one kernel step
 constexpr int kStepBytes = kWords * 4;
 constexpr int kMxBlock = 32;
 
-Encoding encoding_of(const formats::WeightFormat* format) {
-  if (format == &formats::kBF16) return Encoding::kBf16;
-  if (format == &formats::kFp8) return Encoding::kFp8;
-  if (format == &formats::kMxfp4) return Encoding::kMxfp4;
-  return Encoding::kF32;
-}
-
 // Geometry of a matrix; panels and row_scales are still empty.
 PanelMatrix shape_of(const formats::WeightFormat* format, int64_t out, int64_t in) {
-  PanelMatrix m{.encoding = encoding_of(format),
+  PanelMatrix m{.encoding = encoding_of(*format),
                 .out = out,
                 .in = in,
                 .padded_in = in,
@@ -101,6 +94,13 @@ void place_row(const PanelMatrix& m, const formats::Weight& weight, int64_t row,
 }
 
 }  // namespace
+
+Encoding encoding_of(const formats::WeightFormat& format) {
+  if (&format == &formats::kBF16) return Encoding::kBf16;
+  if (&format == &formats::kFp8) return Encoding::kFp8;
+  if (&format == &formats::kMxfp4) return Encoding::kMxfp4;
+  return Encoding::kF32;
+}
 
 PanelMatrix panel_matrix(const PreparedWeight& weight) {
   PanelMatrix m = shape_of(weight.format, weight.out, weight.in);

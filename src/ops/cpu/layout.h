@@ -35,6 +35,9 @@ struct PanelMatrix {
   const float* row_scales;  // [num_panels * 32], fp8 only
 };
 
+// kF32 for formats without a kernel of their own.
+Encoding encoding_of(const formats::WeightFormat& format);
+
 PanelMatrix panel_matrix(const PreparedWeight& weight);
 
 PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,

@@ -193,6 +193,39 @@ void to_bf16_row(const float* x, int64_t n, bf16* out) {
       });
 }
 
+// E4M3 code of x, to nearest, ties to even, ±448 at most; infinities and NaN give NaN.
+HWY_INLINE VU encode_e4m3(VF x) {
+  const VF magnitude = hn::Min(hn::Abs(x), hn::Set(df, 448.0f));
+  const VU u = hn::BitCast(du, magnitude);
+  const VU odd = hn::And(hn::ShiftRight<20>(u), hn::Set(du, 1u));
+  const VU normal = hn::ShiftRight<20>(
+      hn::Sub(hn::Add(u, hn::Add(odd, hn::Set(du, 0x7ffffu))), hn::Set(du, (127u - 7u) << 23)));
+  // 2^14 has a last bit of 2^-9, the step of E4M3's subnormals.
+  const VF step = hn::Set(df, 0x1p14f);
+  const VU subnormal = hn::Sub(hn::BitCast(du, hn::Add(magnitude, step)), hn::BitCast(du, step));
+  const auto small = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(df, 0x1p-6f)));
+  const auto finite = hn::RebindMask(du, hn::Lt(hn::Abs(x), hn::Set(df, HUGE_VALF)));
+  const VU code =
+      hn::IfThenElse(finite, hn::IfThenElse(small, subnormal, normal), hn::Set(du, 0x7fu));
+  return hn::Or(code, hn::And(hn::ShiftRight<24>(hn::BitCast(du, x)), hn::Set(du, 0x80u)));
+}
+
+void to_fp8(const float* x, int64_t n, float scale, uint8_t* out) {
+  const hn::Rebind<uint8_t, F> du8;
+  const VF divisor = hn::Set(df, scale);
+  for_vectors(
+      n,
+      [&](int64_t k) HWY_ATTR {
+        const VU code = encode_e4m3(hn::Div(hn::LoadU(df, x + k), divisor));
+        hn::StoreU(hn::TruncateTo(du8, code), du8, out + k);
+      },
+      [&](int64_t k, int count) HWY_ATTR {
+        HWY_ALIGN uint32_t codes[kLanes];
+        hn::Store(encode_e4m3(hn::Div(load_some(x + k, count), divisor)), du, codes);
+        for (int i = 0; i < count; ++i) out[k + i] = static_cast<uint8_t>(codes[i]);
+      });
+}
+
 HWY_INLINE VF largest_magnitude(const float* x, int64_t n) {
   VF m = hn::Zero(df);
   for_vectors(
@@ -300,6 +333,7 @@ const VectorKernels* vector_table() {
       .rope_table = rope_table,
       .to_bf16 = to_bf16_row,
       .from_bf16 = from_bf16,
+      .to_fp8 = to_fp8,
       .argmax = argmax,
       .round_fp8 = round_fp8,
       .round_mxfp4 = round_mxfp4,
