@@ -53,9 +53,10 @@ std::vector<std::string> fused_names_of(const std::string& name) {
 // Producers write Python regular expressions; PCRE2 reads the same language. Its match limits keep
 // a hostile pattern from running away.
 struct ModuleList::Regex {
+  std::string pattern;
   pcre2_code* code = nullptr;
 
-  explicit Regex(const std::string& pattern) {
+  explicit Regex(const std::string& text) : pattern(text) {
     int error = 0;
     PCRE2_SIZE offset = 0;
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), 0, &error,
@@ -98,11 +99,17 @@ bool ModuleList::matches(std::string_view module) const {
   if (patterns_.empty()) return false;
   if (matches_name(module)) return true;
   const std::vector<std::string> fused = fused_names_of(std::string(module));
-  return std::any_of(fused.begin(), fused.end(),
-                     [&](const std::string& name) { return matches_name(name); });
+  return std::any_of(fused.begin(), fused.end(), [&](const std::string& name) {
+    return matches_name(name, std::string_view(name).substr(name.rfind('.') + 1));
+  });
 }
 
-bool ModuleList::matches_name(std::string_view module) const {
+// A pattern that stands for a fused layer spells its name: `*up_proj` means up_proj, though
+// gate_up_proj ends in it too.
+bool ModuleList::matches_name(std::string_view module, std::string_view spelled) const {
+  const auto spells = [&](const std::string& pattern) {
+    return pattern.find(spelled) != std::string::npos;
+  };
   for (const std::string& name : spellings_of(module)) {
     if (plain_.contains(name)) return true;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
@@ -111,10 +118,11 @@ bool ModuleList::matches_name(std::string_view module) const {
       }
     }
     for (const std::string& glob : globs_) {
+      if (!spells(glob)) continue;
       if (glob_matches(glob, name) || glob_matches(glob + ".*", name)) return true;
     }
     for (const auto& regex : regexes_) {
-      if (regex->found_in(name)) return true;
+      if (spells(regex->pattern) && regex->found_in(name)) return true;
     }
   }
   return false;

@@ -284,6 +284,19 @@ TEST(ConfigsTest, FusedNamesCoverTheirParts) {
   EXPECT_TRUE(list.matches("midlayer.self_attn.k_proj"));
 }
 
+// `gate_up_proj` ends in `up_proj`, but who writes the part means the part.
+TEST(ConfigsTest, APartIsNotItsFusedLayer) {
+  for (const auto& [pattern, part, other] : std::vector<std::array<const char*, 3>>{
+           {"*up_proj", "mlp.up_proj", "mlp.gate_proj"},
+           {"*kv_a_proj_with_mqa", "self_attn.kv_a_proj_with_mqa", "self_attn.q_a_proj"},
+           {"re:.*v_proj$", "self_attn.v_proj", "self_attn.q_proj"},
+           {"*q_a_proj", "self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"}}) {
+    const ModuleList list({pattern});
+    EXPECT_TRUE(list.matches(std::string("model.layers.0.") + part)) << pattern;
+    EXPECT_FALSE(list.matches(std::string("model.layers.0.") + other)) << pattern;
+  }
+}
+
 // Tensors in one format, a config that names another.
 TEST(ConfigsTest, AnotherFormatThanClaimedIsOneWarning) {
   const TempFolder folder;

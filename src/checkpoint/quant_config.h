@@ -28,7 +28,7 @@ class ModuleList {
   const std::vector<std::string>& patterns() const { return patterns_; }
 
  private:
-  bool matches_name(std::string_view module) const;
+  bool matches_name(std::string_view module, std::string_view spelled = {}) const;
 
   std::vector<std::string> patterns_;
   std::unordered_set<std::string> plain_;

@@ -3,7 +3,8 @@
 // lower edge are what is left: scales are [ceil(out / 128), ceil(in / 128)].
 //
 // Scale rule: amax / 448, 1 for a block of zeros; codes are divided by it in float32. transformers
-// multiplies by 448 / amax instead and stores the reciprocal of that.
+// multiplies by 1 / amax · 448 (torch divides a number by a tensor in two steps) and stores the
+// reciprocal of that.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -58,8 +59,8 @@ void encode_fp8_block(const EncodeArgs& args) {
 
 void encode_fp8_block_transformers(const EncodeArgs& args) {
   encode_blocks(
-      args, [](float amax) { return 1.0f / (kLargest / amax); },
-      [](float x, float amax) { return encode_fp8_e4m3(x * (kLargest / amax)); });
+      args, [](float amax) { return 1.0f / (1.0f / amax * kLargest); },
+      [](float x, float amax) { return encode_fp8_e4m3(x * (1.0f / amax * kLargest)); });
 }
 
 const WeightFormat kFp8Block = {

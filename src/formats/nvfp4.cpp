@@ -3,10 +3,11 @@
 //
 // All producers divide by the rounded E4M3 scale and round to nearest, ties to even. They differ in
 // - the global scale: ModelOpt and Quark store amax / 2688 (6 · 448) and multiply by it;
-//   compressed-tensors stores 2688 / amax, computed in the weight's own dtype, and divides by it;
+//   compressed-tensors stores 1 / amax · 2688, both computed in the weight's own dtype, and divides
+//   by it;
 // - blocks of zeros: ModelOpt's block scale is 1, compressed-tensors' 2^-3, Quark's is 2^-23
-// divided
-//   by the global scale (0 at times; elements are divided by 2^-23 then); all decode to zero;
+//   divided by the global scale (0 at times; elements are divided by 2^-23 then); all decode to
+//   zero;
 // - zeros with a sign: ModelOpt keeps it for negative values that round to zero, compressed-tensors
 //   always, Quark never.
 #include <algorithm>
@@ -75,7 +76,9 @@ float nvfp4_global_quark(float amax, DType) { return amax == 0.0f ? kQuarksZero 
 
 float nvfp4_global_divisor(float amax, DType source) {
   constexpr float kSmallestNormal = 0x1.0p-126f;
-  const float divisor = rounded_to(source, kRange / std::max(amax, kSmallestNormal));
+  // torch divides a number by a tensor in two steps, each rounded to the tensor's dtype.
+  const float reciprocal = rounded_to(source, 1.0f / std::max(amax, kSmallestNormal));
+  const float divisor = rounded_to(source, reciprocal * kRange);
   return std::isfinite(divisor) ? divisor : 1.0f;
 }
 

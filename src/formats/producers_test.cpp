@@ -100,27 +100,31 @@ TEST(ProducersTest, EveryRecipeWritesItsProducersBytes) {
 
 TEST(ProducersTest, BlocksOf128EqualTransformers) {
   std::istringstream text(read_text_file("src/formats/testdata/producers.txt"));
-  std::string line;
-  while (std::getline(text, line) && !line.starts_with("ramp")) {
+  int num_ramps = 0;
+  for (std::string line; std::getline(text, line);) {
+    if (!line.starts_with("ramp")) continue;
+    std::istringstream fields(line);
+    std::string matrix, scheme, producer, hash_text, scales;
+    int64_t out = 0, in = 0;
+    double factor = 0;
+    fields >> matrix >> scheme >> producer >> out >> in >> factor >> hash_text >> scales;
+    ASSERT_EQ(scheme, "fp8-block");
+    std::vector<float> values;
+    for (int64_t i = 0; i < out * in; ++i) {
+      const auto bits = static_cast<double>((i * 2654435761 % (int64_t{1} << 32)) >> 16);
+      const double value = (bits - 32768) / 32768 * std::exp2(-static_cast<double>(i / 97 % 7));
+      values.push_back(to_float(to_bf16(static_cast<float>(value * factor))));
+    }
+    const Written written = write(*find_recipe(kFp8Block, producer), values, out, in);
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const std::byte b : written.data) {
+      hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3u;
+    }
+    EXPECT_EQ(hex_of(written.scales), scales) << factor;
+    EXPECT_EQ(fmt::format("{:016x}", hash), hash_text) << factor;
+    ++num_ramps;
   }
-  std::istringstream fields(line);
-  std::string matrix, scheme, producer, hash_text, scales;
-  int64_t out = 0, in = 0;
-  fields >> matrix >> scheme >> producer >> out >> in >> hash_text >> scales;
-  ASSERT_EQ(scheme, "fp8-block");
-  std::vector<float> values;
-  for (int64_t i = 0; i < out * in; ++i) {
-    const auto bits = static_cast<double>((i * 2654435761 % (int64_t{1} << 32)) >> 16);
-    const double value = (bits - 32768) / 32768 * std::exp2(-static_cast<double>(i / 97 % 7));
-    values.push_back(to_float(to_bf16(static_cast<float>(value))));
-  }
-  const Written written = write(*find_recipe(kFp8Block, producer), values, out, in);
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::byte b : written.data) {
-    hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3u;
-  }
-  EXPECT_EQ(hex_of(written.scales), scales);
-  EXPECT_EQ(fmt::format("{:016x}", hash), hash_text);
+  EXPECT_EQ(num_ramps, 3);
 }
 
 }  // namespace

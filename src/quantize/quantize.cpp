@@ -155,6 +155,7 @@ std::string describe_work(const Options& options, const Checkpoint& files,
               {"sources", sources},
               {"scheme", options.recipe->format->name},
               {"producer", options.recipe->producer},
+              {"share_global_scales", options.share_global_scales},
               {"quantized", selection.quantized}}
       .dump();
 }
@@ -199,6 +200,7 @@ Report quantize(const Options& options) {
 
   ShardWriter writer(*options.recipe, &files, selection.quantized, options.num_threads);
   writer.on_progress = options.on_progress;
+  writer.share_global_scales = options.share_global_scales;
   std::map<std::string, std::string> shards;
   const std::set<std::string> resumed = output.finished_shards();
   for (const SafetensorsFile& file : files.files()) {

@@ -31,8 +31,11 @@ struct Options {
       exclude;                       // module patterns; default_exclude() when absent
   std::vector<std::string> include;  // quantize these even if excluded
   bool kv_cache_fp8 = false;         // the config asks engines for an FP8 KV cache
-  bool overwrite = false;            // replace OUT, once the new one is complete
-  int num_threads = 0;               // 0: all cores
+  // NVFP4: gate and up (and q, k, v) get one global scale, for engines that keep one of the two.
+  // false: each its own, as Quark's file-to-file tool writes them.
+  bool share_global_scales = true;
+  bool overwrite = false;  // replace OUT, once the new one is complete
+  int num_threads = 0;     // 0: all cores
   std::function<void(const Progress&)> on_progress = nullptr;
 };
 

@@ -201,7 +201,8 @@ float ShardWriter::largest_of(const std::string& module) {
 // The second-level scale to store: one for all layers that run as one, so that engines which keep
 // only one of them (vLLM takes the larger) compute with the right one.
 float ShardWriter::global_of(const std::string& module) {
-  const std::vector<std::string> group = fused_with(module);
+  const std::vector<std::string> group =
+      share_global_scales ? fused_with(module) : std::vector<std::string>{module};
   const auto [place, is_new] = largest_.emplace(group.front(), 0.0f);
   DType source = DType::kBF16;
   if (const WeightFormat* format = files_.format_of(module)) source = source_dtype(*format);

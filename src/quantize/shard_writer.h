@@ -24,6 +24,7 @@ class ShardWriter {
               const std::vector<std::string>& quantized, int num_threads);
 
   std::function<void(const Progress&)> on_progress;
+  bool share_global_scales = true;  // Options says what it means
 
   void write(const checkpoint::SafetensorsFile& file, const std::string& path);
   // Counts a shard that is there already.

@@ -34,14 +34,19 @@ def matrices():
     yield "ties", torch.cat([ties, -ties, ties / 2, -ties / 4, ties * 0.01, -ties * 0.01, -ties, ties]).repeat(2, 1) / 64
     yield "large", noise(3, 64) * 40
     yield "zero", torch.zeros(2, 64)
+    # Largest magnitudes for which 2688 / amax and 1 / amax * 2688 are two numbers in bfloat16.
+    for amax in (0.1484375, 0.259765625, 0.271484375):
+        matrix = noise(2, 64).clamp(-3, 3) * amax / 8
+        matrix[1, 5] = -amax
+        yield f"amax-{amax}", matrix
 
 
-def ramp(rows, columns):
+def ramp(rows, columns, factor):
     """The same numbers in C++: too many to list."""
     i = torch.arange(rows * columns, dtype=torch.int64)
     bits = (i * 2654435761 % 2**32) // 2**16
     values = (bits - 2**15).double() / 2**15 * 2.0 ** -(i // 97 % 7).double()
-    return values.float().reshape(rows, columns).bfloat16()
+    return (values * factor).float().reshape(rows, columns).bfloat16()
 
 
 def fnv1a(data):
@@ -114,7 +119,7 @@ def transformers_blocks(weight):
 
 if __name__ == "__main__":
     lines = ["# matrix scheme producer rows columns weights(bfloat16) data scales global, bytes in hex; - is none",
-             "# the last lines: scheme producer rows columns FNV-1a-64(data) scales of the ramp"]
+             "# the last lines: scheme producer rows columns factor FNV-1a-64(data) scales of the ramp"]
     for name, matrix in matrices():
         weight = matrix.bfloat16()
         for produce in (quark, modelopt, compressed_tensors):
@@ -122,6 +127,7 @@ if __name__ == "__main__":
                 lines.append(" ".join([
                     name, scheme, producer, *map(str, weight.shape), raw(weight).hex(), raw(data).hex(),
                     raw(scales).hex(), "-" if global_scale is None else raw(global_scale.float()).hex()]))
-    data, scales = transformers_blocks(ramp(256, 384))
-    lines.append(f"ramp fp8-block transformers 256 384 {fnv1a(raw(data))} {raw(scales).hex()}")
+    for factor in (1.0, 0.013671875, 0.7109375):
+        data, scales = transformers_blocks(ramp(256, 384, factor))
+        lines.append(f"ramp fp8-block transformers 256 384 {factor} {fnv1a(raw(data))} {raw(scales).hex()}")
     OUT.write_text("\n".join(lines) + "\n")

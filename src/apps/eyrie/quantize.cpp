@@ -24,6 +24,10 @@ constexpr std::array kFlags = {
                      "modelopt|quark|compressed-tensors, fp8 eyrie|quark|compressed-tensors, "
                      "fp8-block deepseek|transformers, int4-g32 compressed-tensors. Default: the "
                      "first"},
+    FlagSpec{.name = "global-scale",
+             .help =
+                 "nvfp4: shared (default; one for gate and up, and for q, k and v, which engines "
+                 "run as one) or own (one a tensor, as Quark's file-to-file tool writes)"},
     FlagSpec{.name = "kv-cache-scheme",
              .help = "fp8: the config asks engines for an FP8 KV cache (scales 1)"},
     FlagSpec{.name = "calibration",
@@ -78,6 +82,16 @@ bool wants_fp8_kv(const ParsedFlags& flags) {
   return true;
 }
 
+bool shares_global_scales(const ParsedFlags& flags, const formats::WeightFormat& format) {
+  if (!flags.has("global-scale")) return true;
+  const std::string choice = flags.string("global-scale");
+  if (!format.has_global_scale) fail("--global-scale {}: {} has none", choice, format.name);
+  if (choice != "shared" && choice != "own") {
+    fail("--global-scale {} is unknown; accepted are shared and own", choice);
+  }
+  return choice == "shared";
+}
+
 void show_progress(const quantize::Progress& progress) {
   const auto done = static_cast<double>(progress.bytes_done);
   const auto total = static_cast<double>(progress.bytes_total);
@@ -107,6 +121,7 @@ int run_quantize(int argc, char** argv) {
   quantize::Options options;
   options.recipe = recipe_of(flags);
   options.kv_cache_fp8 = wants_fp8_kv(flags);
+  options.share_global_scales = shares_global_scales(flags, *options.recipe->format);
   if (flags.has("calibration")) {
     fail("--calibration {} is not needed: every scheme finds the scales of activations at run time",
          flags.string("calibration"));
