@@ -49,8 +49,9 @@ tidy: setup-test
 	@tools/tidy.sh
 
 bench: setup-test
-	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS) --target ops_bench
+	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS) --target ops_bench formats_bench
 	@$(BUILD)/bench/ops_bench
+	@$(BUILD)/bench/formats_bench
 
 clean:
 	rm -rf $(BUILD)

@@ -82,8 +82,10 @@ void SafetensorsWriter::write(const std::string& name, size_t offset,
   written_ += data.size();
 }
 
+void SafetensorsWriter::start_writeback() { ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE); }
+
 void SafetensorsWriter::finish() {
-  CHECK_EQ(written_, data_bytes_);
+  CHECK_EQ(written_.load(), data_bytes_);
   if (::fsync(fd_) != 0) fail("cannot write {}: {}", partial_path_, std::strerror(errno));
   ::close(fd_);
   fd_ = -1;

@@ -6,6 +6,7 @@
 // is aligned to its element, which the format itself does not promise.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <span>
@@ -30,9 +31,13 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // Bytes [offset, offset + data.size()) of a tensor; pieces in any order, each byte once.
+  // Bytes [offset, offset + data.size()) of a tensor; pieces in any order and from any thread, each
+  // byte once.
   void write(const std::string& name, size_t offset, std::span<const std::byte> data);
   void write(const std::string& name, std::span<const std::byte> data) { write(name, 0, data); }
+
+  // Asks the system to begin writing to disk what it holds, so that finish() has less to wait for.
+  void start_writeback();
 
   // Every byte has been written: gives the file its name, on disk for good.
   void finish();
@@ -51,7 +56,7 @@ class SafetensorsWriter {
   int fd_ = -1;
   std::map<std::string, Place> places_;
   size_t data_bytes_ = 0;
-  size_t written_ = 0;
+  std::atomic<size_t> written_{0};
 };
 
 // model.safetensors.index.json: which shard holds which tensor, and the bytes of all tensors.

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "quantize/read_ahead.h"
 
 namespace eyrie::quantize {
 namespace {
@@ -20,16 +21,28 @@ using checkpoint::SafetensorsFile;
 using formats::Weight;
 using formats::WeightFormat;
 
-constexpr int64_t kElementsPerTask = 1 << 16;    // a task of some 100 µs
-constexpr size_t kCopyPiece = size_t{16} << 20;  // bytes; bounds the pages a copy keeps
+constexpr int64_t kElementsPerTask = 1 << 16;   // a task of some 100 µs
+constexpr size_t kCopyPiece = size_t{1} << 20;  // bytes
 
-// Lets the kernel take back the pages of a mapped tensor that has been dealt with, so that memory
-// in use does not grow with the checkpoint. Pages shared with a neighbour stay.
-void release_pages(const Tensor& tensor) {
+std::span<const std::byte> bytes_of(const Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.raw()), tensor.bytes()};
+}
+
+// Lets the kernel take back the pages of mapped bytes that have been dealt with, so that memory in
+// use does not grow with the checkpoint. Pages shared with a neighbour stay.
+void release_pages(std::span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(tensor.raw()) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(tensor.raw()) + tensor.bytes()) / page * page;
+  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+// A shard's tensors as they lie on the disk.
+std::vector<std::pair<std::string, Tensor>> in_file_order(const SafetensorsFile& file) {
+  std::vector<std::pair<std::string, Tensor>> tensors(file.tensors().begin(), file.tensors().end());
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.second.raw() < b.second.raw(); });
+  return tensors;
 }
 
 // What the decoded values count as: compressed sources become BF16, as in Quark's conversions.
@@ -61,7 +74,8 @@ ShardWriter::ShardWriter(const formats::Recipe& recipe, checkpoint::Checkpoint* 
       files_(*files),
       quantized_(quantized),
       pool_(num_threads),
-      rows_(static_cast<size_t>(pool_.size())) {
+      rows_(static_cast<size_t>(pool_.size())),
+      encoded_(static_cast<size_t>(pool_.size())) {
   report_.bytes_in = files->total_bytes();
   for (const std::string& module : quantized) {
     for (const std::string& name : files->weight_tensors(module)) {
@@ -100,7 +114,11 @@ std::vector<ShardWriter::Writer::Item> ShardWriter::plan(const SafetensorsFile& 
 
 void ShardWriter::write(const SafetensorsFile& file, const std::string& path) {
   Writer writer(path, plan(file));
-  for (const auto& [name, tensor] : file.tensors()) {
+  const auto tensors = in_file_order(file);
+  std::vector<std::span<const std::byte>> pieces;
+  for (const auto& [name, tensor] : tensors) pieces.push_back(bytes_of(tensor));
+  ReadAhead read_ahead(std::move(pieces));
+  for (const auto& [name, tensor] : tensors) {
     const std::string module = quantized_module(name);
     if (!module.empty()) {
       encode(module, &writer);
@@ -109,7 +127,9 @@ void ShardWriter::write(const SafetensorsFile& file, const std::string& path) {
       copy(name, tensor, &writer);
       ++report_.num_kept;
     }
-    release_pages(tensor);
+    release_pages(bytes_of(tensor));
+    writer.start_writeback();
+    read_ahead.used(tensor.bytes());
     advance(tensor.bytes());
   }
   writer.finish();
@@ -138,43 +158,55 @@ Report ShardWriter::report() const {
   return result;
 }
 
-void ShardWriter::copy(const std::string& name, const Tensor& tensor, Writer* writer) const {
-  const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.raw()),
-                                         tensor.bytes());
-  for (size_t begin = 0; begin < bytes.size(); begin += kCopyPiece) {
-    writer->write(name, begin, bytes.subspan(begin, std::min(kCopyPiece, bytes.size() - begin)));
-  }
+void ShardWriter::copy(const std::string& name, const Tensor& tensor, Writer* writer) {
+  const std::span<const std::byte> bytes = bytes_of(tensor);
+  pool_.run(div_ceil(static_cast<int64_t>(bytes.size()), static_cast<int64_t>(kCopyPiece)),
+            [&](int64_t index, int) {
+              const size_t begin = static_cast<size_t>(index) * kCopyPiece;
+              const auto piece = bytes.subspan(begin, std::min(kCopyPiece, bytes.size() - begin));
+              writer->write(name, begin, piece);
+              release_pages(piece);
+            });
 }
 
-void ShardWriter::for_row_blocks(const Weight& weight, const std::string& module,
-                                 const std::function<void(int64_t, std::span<const float>)>& task) {
+// Rows [first, first + count) as float32, and whether all of them are finite; else the first that
+// is not.
+std::optional<int64_t> ShardWriter::decode(const Weight& weight, int64_t first,
+                                           std::span<float> values) const {
+  const bool round = source_dtype(*weight.format) != weight.format->data_dtype;
+  const auto in = static_cast<size_t>(weight.in);
+  for (size_t begin = 0; begin < values.size(); begin += in, ++first) {
+    const std::span<float> row = values.subspan(begin, in);
+    weight.format->decode_row(weight, first, row);
+    if (round) {
+      for (float& x : row) x = to_float(to_bf16(x));
+    }
+    if (!formats::all_finite(row)) return first;
+  }
+  return std::nullopt;
+}
+
+void ShardWriter::for_rows(const Weight& weight, const std::string& module, const RowsTask& task) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   std::atomic<int64_t> bad_row{kNone};
   const int64_t in = weight.in, block = recipe_.format->block_out;
-  const bool round = source_dtype(*weight.format) != weight.format->data_dtype;
-  const int64_t blocks_per_task =
-      std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, in * block));
-  const int64_t num_blocks = div_ceil(weight.out, block);
-  pool_.run(div_ceil(num_blocks, blocks_per_task), [&](int64_t index, int thread) {
-    std::vector<float>& rows = rows_[static_cast<size_t>(thread)];
-    rows.resize(static_cast<size_t>(block * in));
-    const int64_t end = std::min(num_blocks, (index + 1) * blocks_per_task);
-    for (int64_t b = index * blocks_per_task; b < end; ++b) {
-      const int64_t first = b * block, count = std::min(block, weight.out - first);
-      const std::span<float> values(rows.data(), static_cast<size_t>(count * in));
-      for (int64_t r = 0; r < count; ++r) {
-        const auto row = values.subspan(static_cast<size_t>(r * in), static_cast<size_t>(in));
-        weight.format->decode_row(weight, first + r, row);
-        if (round) {
-          for (float& x : row) x = to_float(to_bf16(x));
-        }
-        if (!formats::all_finite(row)) {
-          bad_row = std::min(first + r, bad_row.load());
-          return;
-        }
-      }
-      task(first, values);
+  const int64_t step =
+      block * std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, in * block));
+  const size_t row_bytes =
+      weight.out == 0 ? 0 : weight.data.bytes() / static_cast<size_t>(weight.out);
+  pool_.run(div_ceil(weight.out, step), [&](int64_t index, int thread) {
+    const int64_t first = index * step, count = std::min(step, weight.out - first);
+    std::vector<float>& values = rows_[static_cast<size_t>(thread)];
+    values.resize(static_cast<size_t>(count * in));
+    if (const auto bad = decode(weight, first, values)) {
+      int64_t seen = bad_row.load();
+      while (*bad < seen && !bad_row.compare_exchange_weak(seen, *bad)) continue;
+      return;
     }
+    task(thread, first, values);
+    release_pages(bytes_of(weight.data)
+                      .subspan(static_cast<size_t>(first) * row_bytes,
+                               static_cast<size_t>(count) * row_bytes));
   });
   if (bad_row != kNone) {
     fail(
@@ -187,13 +219,13 @@ float ShardWriter::largest_of(const std::string& module) {
   const Weight weight = files_.stored_weight(module);
   std::mutex mutex;
   float largest = 0.0f;
-  for_row_blocks(weight, module, [&](int64_t, std::span<const float> rows) {
+  for_rows(weight, module, [&](int, int64_t, std::span<const float> rows) {
     float amax = 0.0f;
     for (const float x : rows) amax = std::max(amax, std::fabs(x));
     const std::lock_guard lock(mutex);
     largest = std::max(largest, amax);
   });
-  release_pages(weight.data);
+  release_pages(bytes_of(weight.data));
   files_.drop_copies();
   return largest;
 }
@@ -218,32 +250,34 @@ void ShardWriter::encode(const std::string& module, Writer* writer) {
   const WeightFormat& format = *recipe_.format;
   const float global = recipe_.stored_global != nullptr ? global_of(module) : 1.0f;
   const Weight weight = files_.stored_weight(module);
-  const int64_t in = weight.in;
+  const LayerLayout layout = layout_of(recipe_, module, weight.out, weight.in);
+  const auto in = static_cast<size_t>(weight.in), block = static_cast<size_t>(format.block_out);
   const size_t data_row =
-      static_cast<size_t>(format.data_columns(in)) * dtype_bytes(format.data_dtype);
+      static_cast<size_t>(format.data_columns(weight.in)) * dtype_bytes(format.data_dtype);
   const size_t scale_row =
-      static_cast<size_t>(format.scale_columns(in)) * dtype_bytes(recipe_.scale_dtype);
-  data_.resize(static_cast<size_t>(weight.out) * data_row);
+      static_cast<size_t>(format.scale_columns(weight.in)) * dtype_bytes(recipe_.scale_dtype);
   scales_.resize(static_cast<size_t>(format.scale_rows(weight.out)) * scale_row);
-  for_row_blocks(weight, module, [&](int64_t first, std::span<const float> rows) {
-    const auto row = static_cast<size_t>(first);
-    const size_t count = in == 0 ? 0 : rows.size() / static_cast<size_t>(in);
-    recipe_.encode(
-        {.rows = rows,
-         .in = in,
-         .data = {data_.data() + row * data_row, count * data_row},
-         .scales = {scales_.data() + row / static_cast<size_t>(format.block_out) * scale_row,
-                    scale_row},
-         .source = source_dtype(*weight.format),
-         .stored_global = global});
+  for_rows(weight, module, [&](int thread, int64_t first_row, std::span<const float> rows) {
+    const auto first = static_cast<size_t>(first_row);
+    const size_t count = in == 0 ? 0 : rows.size() / in;
+    std::vector<std::byte>& encoded = encoded_[static_cast<size_t>(thread)];
+    encoded.resize(count * data_row);
+    for (size_t r = 0; r < count; r += block) {
+      const size_t n = std::min(block, count - r);
+      recipe_.encode({.rows = rows.subspan(r * in, n * in),
+                      .in = weight.in,
+                      .data = {encoded.data() + r * data_row, n * data_row},
+                      .scales = {scales_.data() + (first + r) / block * scale_row, scale_row},
+                      .source = source_dtype(*weight.format),
+                      .stored_global = global});
+    }
+    writer->write(layout.data.name, first * data_row, encoded);
   });
-  const LayerLayout layout = layout_of(recipe_, module, weight.out, in);
-  writer->write(layout.data.name, data_);
   writer->write(layout.scales.name, scales_);
   for (const Writer::Item& item : layout.global) {
     writer->write(item.name, std::as_bytes(std::span(&global, 1)));
   }
-  const int64_t shape[2] = {weight.out, in};
+  const int64_t shape[2] = {weight.out, weight.in};
   for (const Writer::Item& item : layout.shape) {
     writer->write(item.name, std::as_bytes(std::span(shape)));
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,13 +39,15 @@ class ShardWriter {
 
   bool is_quantized(const std::string& module) const;
   std::string quantized_module(const std::string& tensor_name) const;
-  void copy(const std::string& name, const Tensor& tensor, Writer* writer) const;
+  void copy(const std::string& name, const Tensor& tensor, Writer* writer);
   void encode(const std::string& module, Writer* writer);
   float global_of(const std::string& module);
   float largest_of(const std::string& module);
-  // task(first row, number of rows, scratch of that many rows) for all rows of a weight.
-  void for_row_blocks(const formats::Weight& weight, const std::string& module,
-                      const std::function<void(int64_t, std::span<const float>)>& task);
+  std::optional<int64_t> decode(const formats::Weight& weight, int64_t first,
+                                std::span<float> values) const;
+  // task(thread, first row, values of some rows), whole blocks of rows at a time, from all threads.
+  using RowsTask = std::function<void(int, int64_t, std::span<const float>)>;
+  void for_rows(const formats::Weight& weight, const std::string& module, const RowsTask& task);
   void advance(size_t bytes);
   double seconds() const;
 
@@ -53,8 +56,9 @@ class ShardWriter {
   const std::vector<std::string>& quantized_;
   std::set<std::string> replaced_;  // tensors of quantized layers that are not their data
   ThreadPool pool_;
-  std::vector<std::vector<float>> rows_;  // one a thread
-  std::vector<std::byte> data_, scales_;  // of the tensor at hand
+  std::vector<std::vector<float>> rows_;         // one a thread
+  std::vector<std::vector<std::byte>> encoded_;  // one a thread
+  std::vector<std::byte> scales_;                // of the tensor at hand
   std::map<std::string, float> largest_;  // amax by group of layers that share a global scale
   size_t bytes_done_ = 0;
   Report report_;
