@@ -96,7 +96,7 @@ def mix_rows(rng, enc, n):
 
 def main():
     enc = tokenizer.load()
-    write("eval/gsm8k-nano-test.jsonl", problems(random.Random(9001), 300, True))
+    write("eval/gsm8k-nano-test.jsonl", problems(random.Random(9001), 1000, True))
     write("eval/gsm8k-nano-train.jsonl", problems(random.Random(9002), 50, False))
     write("eval/tools-nano.jsonl", tool_rows(random.Random(9003), 160))
     write("eval/talk-nano.jsonl", talk_rows(random.Random(9004), 160))
