@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <random>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "bench/peaks.h"
@@ -72,13 +73,16 @@ struct RandomWeight {
               .data = Tensor(data.data(), format.data_dtype, {out, columns}),
               .scales = {}};
     if (scale_columns > 0) {
-      scales = Buffer(static_cast<size_t>(out * scale_columns) * dtype_bytes(format.scale_dtype));
+      const int64_t scale_rows = format.scale_rows(out), count = scale_rows * scale_columns;
+      scales = Buffer(static_cast<size_t>(count) * dtype_bytes(format.scale_dtype));
       if (format.scale_dtype == DType::kF32) {
-        std::fill_n(scales.as<float>(), out * scale_columns, 0.01f);
+        std::fill_n(scales.as<float>(), count, 0.01f);
+      } else if (format.scale_dtype == DType::kBF16) {
+        std::fill_n(scales.as<bf16>(), count, to_bf16(0.01f));
       } else {
-        std::fill_n(scales.as<uint8_t>(), out * scale_columns, uint8_t{120});
+        std::fill_n(scales.as<uint8_t>(), count, uint8_t{120});
       }
-      weight.scales = Tensor(scales.data(), format.scale_dtype, {out, scale_columns});
+      weight.scales = Tensor(scales.data(), format.scale_dtype, {scale_rows, scale_columns});
     }
   }
 };
@@ -159,14 +163,25 @@ void experts(benchmark::State& state, const WeightFormat* format, int64_t hidden
 }
 
 // range: sequences, rows of each, context length.
+template <typename E>  // bf16, or uint8_t: E4M3 codes
 void mla(benchmark::State& state, int64_t heads, int64_t latent, int64_t rope) {
   const ops::Ctx& ctx = machine().ctx;
   const int64_t num_sequences = state.range(0), rows = state.range(1), context = state.range(2);
   constexpr int32_t kBlock = 32;
   const int64_t blocks = (context + kBlock - 1) / kBlock, width = latent + rope;
-  std::vector<bf16> cache(static_cast<size_t>(num_sequences * blocks * kBlock * width));
+  constexpr bool kFp8 = std::is_same_v<E, uint8_t>;
+  const int64_t slots = num_sequences * blocks * kBlock;
+  std::vector<E> cache(static_cast<size_t>(slots * width));
   std::minstd_rand generator(1);
-  for (bf16& v : cache) v = to_bf16(static_cast<float>(generator() % 2001) * 1e-3f - 1.0f);
+  for (E& v : cache) {
+    const float x = static_cast<float>(generator() % 2001) * 1e-3f - 1.0f;
+    if constexpr (kFp8) {
+      v = formats::encode_fp8_e4m3(x);
+    } else {
+      v = to_bf16(x);
+    }
+  }
+  const Tensor data(cache.data(), kFp8 ? DType::kF8E4M3 : DType::kBF16, {slots, width});
   std::vector<std::vector<int32_t>> tables;
   std::vector<ops::SequenceRows> sequences;
   for (int64_t s = 0; s < num_sequences; ++s) {
@@ -186,18 +201,16 @@ void mla(benchmark::State& state, int64_t heads, int64_t latent, int64_t rope) {
   const std::vector<float> q_rope = random_floats(total * heads * rope);
   std::vector<float> out(q.size());
   for (auto _ : state) {
-    ops::mla_attention(
-        ctx, {.out = Tensor::of(out.data(), {total, heads, latent}),
-              .q_latent = Tensor::of(q.data(), {total, heads, latent}),
-              .q_rope = Tensor::of(q_rope.data(), {total, heads, rope}),
-              .cache = {.data = Tensor::of(cache.data(), {num_sequences * blocks * kBlock, width}),
-                        .block_size = kBlock},
-              .sequences = sequences,
-              .scale = 0.1f});
+    ops::mla_attention(ctx, {.out = Tensor::of(out.data(), {total, heads, latent}),
+                             .q_latent = Tensor::of(q.data(), {total, heads, latent}),
+                             .q_rope = Tensor::of(q_rope.data(), {total, heads, rope}),
+                             .cache = {.data = data, .block_size = kBlock},
+                             .sequences = sequences,
+                             .scale = 0.1f});
   }
   const double positions = static_cast<double>(rows) * static_cast<double>(context) -
                            static_cast<double>(rows * (rows - 1)) / 2;
-  report(state, static_cast<double>(num_sequences * context * width) * sizeof(bf16),
+  report(state, static_cast<double>(num_sequences * context * width) * sizeof(E),
          2.0 * static_cast<double>(num_sequences) * positions *
              static_cast<double>(heads * (width + latent)));
 }
@@ -215,7 +228,8 @@ void register_all() {
     b->Unit(benchmark::kMicrosecond);
     if (machine().pool.size() > 1) b->UseRealTime();
   };
-  for (const WeightFormat* format : {&formats::kBF16, &formats::kFp8, &formats::kMxfp4}) {
+  for (const WeightFormat* format : {&formats::kBF16, &formats::kFp8, &formats::kFp8Block,
+                                     &formats::kMxfp4, &formats::kNvfp4, &formats::kInt4G32}) {
     const auto add = [&](const char* temperature, int64_t out, int64_t in, bool cold) {
       auto* b = benchmark::RegisterBenchmark(
           fmt::format("linear/{}/{}/{}x{}/T", format->name, temperature, out, in).c_str(),
@@ -237,11 +251,15 @@ void register_all() {
   }
   for (const auto& [name, heads, latent, rope] :
        {std::tuple{"nano", 4, 128, 32}, std::tuple{"kimi", 64, 512, 64}}) {
-    auto* b = benchmark::RegisterBenchmark(
-        fmt::format("mla/{}/sequences/rows/context", name).c_str(),
-        [=](benchmark::State& state) { mla(state, heads, latent, rope); });
-    b->Args({1, 1, 512})->Args({4, 1, 512})->Args({4, 7, 512})->Args({1, 256, 512});
-    in_time(b);
+    for (const bool fp8 : {false, true}) {
+      auto* b = benchmark::RegisterBenchmark(
+          fmt::format("mla/{}/{}/sequences/rows/context", fp8 ? "fp8" : "bf16", name).c_str(),
+          [=, h = heads, l = latent, r = rope](benchmark::State& state) {
+            return fp8 ? mla<uint8_t>(state, h, l, r) : mla<bf16>(state, h, l, r);
+          });
+      b->Args({1, 1, 512})->Args({4, 1, 512})->Args({4, 7, 512})->Args({1, 256, 512});
+      in_time(b);
+    }
   }
 }
 

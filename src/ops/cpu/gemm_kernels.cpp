@@ -9,8 +9,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/cpu/gemm_decoders-inl.h"
 #include "ops/cpu/isa.h"
-#include "ops/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eyrie::ops::cpu {
@@ -25,131 +25,13 @@ inline constexpr int kTileRows = 6;
 #endif
 static_assert(kTileRows <= kMaxTileRows);
 
-// Vectors of low and high outputs.
-struct Pair {
-  VF low, high;
-};
-
-// ---- decoders: one kernel step (kSteps of k) of kLanes words ------------------------------------
-// kBlock is the k after which scales change (0: never). Words is what a step loads once.
-
-struct DecodeF32 {
-  static constexpr int kStep = 1, kBlock = 0, kStepBytes = 128;
-  struct Words {
-    VF low, high;
-  };
-  static HWY_INLINE Words load(const std::byte* p) {
-    const auto* f = reinterpret_cast<const float*>(p);
-    return {hn::LoadU(df, f), hn::LoadU(df, f + 16)};
-  }
-  template <int kK>
-  static HWY_INLINE Pair decode(const Words& w, const Pair&) {
-    return {w.low, w.high};
-  }
-};
-
-struct DecodeBf16 {
-  static constexpr int kStep = 1, kBlock = 0, kStepBytes = 64;
-  using Words = VU;
-  static HWY_INLINE Words load(const std::byte* p) {
-    return hn::LoadU(du, reinterpret_cast<const uint32_t*>(p));
-  }
-  template <int kK>
-  static HWY_INLINE Pair decode(Words w, const Pair&) {
-    return {hn::BitCast(df, hn::ShiftLeft<16>(w)),
-            hn::BitCast(df, hn::And(w, hn::Set(du, 0xffff0000u)))};
-  }
-};
-
-// An E4M3 code moved to the top of a float32 is the value times 2^-120, subnormals included. pack()
-// multiplies the activations by 2^64 and the row's scale brings back the other 2^56, so that no
-// weight needs a multiplication; products stay exact from 2^-70 to 2^63.
-inline constexpr float kFp8InputScale = 0x1p64f, kFp8OutputScale = 0x1p56f;
-
-struct DecodeFp8 {
-  static constexpr int kStep = 2, kBlock = 0, kStepBytes = 64;
-  using Words = VI;
-  static HWY_INLINE Words load(const std::byte* p) {
-    return hn::LoadU(di, reinterpret_cast<const int32_t*>(p));
-  }
-  template <int kByte>
-  static HWY_INLINE VF decode_byte(Words w) {
-    const VI top = hn::ShiftLeft<24 - 8 * kByte>(w);
-    return hn::BitCast(
-        df, hn::And(hn::ShiftRight<4>(top), hn::Set(di, static_cast<int32_t>(0x87f00000u))));
-  }
-  template <int kK>
-  static HWY_INLINE Pair decode(Words w, const Pair&) {
-    return {decode_byte<2 * kK>(w), decode_byte<2 * kK + 1>(w)};
-  }
-};
-
-HWY_ALIGN inline constexpr float kFp4Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,
-                                                   4.0f,  6.0f,  -0.0f, -0.5f, -1.0f, -1.5f,
-                                                   -2.0f, -3.0f, -4.0f, -6.0f};
-HWY_ALIGN inline constexpr int8_t kFp4Doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                                     0, -1, -2, -3, -4, -6, -8, -12};
-
-struct DecodeMxfp4 {
-  static constexpr int kStep = 4, kBlock = 32, kStepBytes = 64;
-  // The block's scales, 2^(byte - 127) each. Scale byte 0 (2^-127, blocks of zeros) decodes as 0.
-  static HWY_INLINE Pair scales(const std::byte* p) {
-    const hn::Rebind<uint16_t, F> du16;
-    const VU w = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(p)));
-    const VF low = hn::BitCast(df, hn::ShiftLeft<23>(hn::And(w, hn::Set(du, 255u))));
-    const VF high = hn::BitCast(df, hn::ShiftLeft<23>(hn::ShiftRight<8>(w)));
-    const VF unit = hn::Set(df, kLanes == 16 ? 1.0f : 0.5f);  // the byte table holds 2 · value
-    return {hn::Mul(low, unit), hn::Mul(high, unit)};
-  }
-#if HWY_TARGET == HWY_AVX3
-  using Words = VU;
-  static HWY_INLINE Words load(const std::byte* p) {
-    return hn::LoadU(du, reinterpret_cast<const uint32_t*>(p));
-  }
-  template <int kNibble>
-  static HWY_INLINE VF lookup(Words w) {
-    VU index = kNibble == 0 ? w : hn::ShiftRight<4 * kNibble>(w);
-#if HWY_IS_DEBUG_BUILD
-    index = hn::And(index, hn::Set(du, 15u));  // the instruction itself ignores the upper bits
-#endif
-    return hn::TableLookupLanes(hn::Load(df, kFp4Values), hn::IndicesFromVec(df, index));
-  }
-  template <int kK>
-  static HWY_INLINE Pair decode(Words w, const Pair& scale) {
-    return {hn::Mul(lookup<2 * kK>(w), scale.low), hn::Mul(lookup<2 * kK + 1>(w), scale.high)};
-  }
-#else
-  struct Words {
-    VI low, high;  // bytes: 2 · value of k, k+1, k+2, k+3
-  };
-  static HWY_INLINE Words load(const std::byte* p) {
-    const hn::Repartition<uint8_t, F> d8;
-    const auto w = hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p));
-    const auto mask = hn::Set(d8, uint8_t{15});
-    const auto table = hn::LoadDup128(d8, reinterpret_cast<const uint8_t*>(kFp4Doubled));
-    const auto upper = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(du, w)));
-    return {hn::BitCast(di, hn::TableLookupBytes(table, hn::And(w, mask))),
-            hn::BitCast(di, hn::TableLookupBytes(table, hn::And(upper, mask)))};
-  }
-  template <int kK>
-  static HWY_INLINE VF signed_byte(VI w) {
-    return hn::ConvertTo(df, hn::ShiftRight<24>(hn::ShiftLeft<24 - 8 * kK>(w)));
-  }
-  template <int kK>
-  static HWY_INLINE Pair decode(const Words& w, const Pair& scale) {
-    return {hn::Mul(signed_byte<kK>(w.low), scale.low),
-            hn::Mul(signed_byte<kK>(w.high), scale.high)};
-  }
-#endif
-};
-
 // ---- the register tile --------------------------------------------------------------------------
 
 // A group is one vector of words: kLanes low and kLanes high outputs. Vector group g of a matrix
 // lies in panel g / kVecs.
 struct GroupPointers {
   const std::byte* words;
-  const std::byte* scales;  // mxfp4
+  const std::byte* scales;  // of blocks
   int64_t column;           // of the first low output; high ones are 16 further
 };
 
@@ -158,7 +40,7 @@ HWY_INLINE GroupPointers group_pointers(const PanelMatrix& m, int64_t group) {
   const int64_t panel = group / kVecs, sub = group % kVecs;
   const std::byte* p = m.panels + panel * m.panel_bytes;
   return {.words = p + sub * kLanes * 4,
-          .scales = p + m.padded_in / D::kStep * D::kStepBytes + sub * kLanes * 2,
+          .scales = p + m.padded_in / D::kStep * D::kStepBytes + sub * kLanes * D::kScaleWordBytes,
           .column = panel * kPanel + sub * kLanes};
 }
 
@@ -210,12 +92,15 @@ void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out
   for (int64_t k0 = 0; k0 < m.padded_in; k0 += block) {
     if constexpr (D::kBlock != 0) {
 #pragma GCC unroll 16
-      for (int g = 0; g < G; ++g) scales[g] = D::scales(p[g].scales + k0 / D::kBlock * kPanel);
+      for (int g = 0; g < G; ++g) scales[g] = D::scales(p[g].scales);
+#pragma GCC unroll 16
+      for (int g = 0; g < G; ++g) p[g].scales += D::kScaleBytes;
     } else {
 #pragma GCC unroll 16
       for (int g = 0; g < G; ++g) scales[g] = {hn::Zero(df), hn::Zero(df)};
     }
-    for (int64_t k = 0; k < block; k += D::kStep, offset += D::kStepBytes, x += D::kStep * R) {
+    const int64_t count = HWY_MIN(block, m.padded_in - k0);
+    for (int64_t k = 0; k < count; k += D::kStep, offset += D::kStepBytes, x += D::kStep * R) {
       typename D::Words words[G];
 #pragma GCC unroll 16
       for (int g = 0; g < G; ++g) {
@@ -235,10 +120,13 @@ void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       VF low = acc[r][2 * g], high = acc[r][2 * g + 1];
-      if (m.row_scales != nullptr) {
-        const VF unit = hn::Set(df, kFp8OutputScale);
-        low = hn::Mul(hn::Mul(low, unit), hn::LoadU(df, m.row_scales + p[g].column));
-        high = hn::Mul(hn::Mul(high, unit), hn::LoadU(df, m.row_scales + p[g].column + 16));
+      if constexpr (D::kOutputScale != 1.0f) {
+        low = hn::Mul(low, hn::Set(df, D::kOutputScale));
+        high = hn::Mul(high, hn::Set(df, D::kOutputScale));
+      }
+      if constexpr (D::kRowScales) {
+        low = hn::Mul(low, hn::LoadU(df, m.row_scales + p[g].column));
+        high = hn::Mul(high, hn::LoadU(df, m.row_scales + p[g].column + 16));
       }
       store_outputs(low, out[r], p[g].column, m.out);
       store_outputs(high, out[r], p[g].column + 16, m.out);
@@ -297,15 +185,22 @@ void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t pan
       return row_tile_for<DecodeBf16>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kFp8:
       return row_tile_for<DecodeFp8>(num_rows)(m, packed, panel_begin, panel_end, out);
+    case Encoding::kFp8Block:
+      return row_tile_for<DecodeFp8Block>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kMxfp4:
       return row_tile_for<DecodeMxfp4>(num_rows)(m, packed, panel_begin, panel_end, out);
+    case Encoding::kNvfp4:
+      return row_tile_for<DecodeNvfp4>(num_rows)(m, packed, panel_begin, panel_end, out);
+    case Encoding::kInt4:
+      return row_tile_for<DecodeInt4>(num_rows)(m, packed, panel_begin, panel_end, out);
   }
 }
 
 // Four rows at a time through 4 × 4 transposes of 128-bit vectors, the rest one by one.
 void pack(const PanelMatrix& m, const float* const* rows, int num_rows, float* packed) {
   const hn::Full128<float> d4;
-  const float scale = m.encoding == Encoding::kFp8 ? kFp8InputScale : 1.0f;
+  const bool is_fp8 = m.encoding == Encoding::kFp8 || m.encoding == Encoding::kFp8Block;
+  const float scale = is_fp8 ? kFp8InputScale : 1.0f;
   const auto scale4 = hn::Set(d4, scale);
   int r = 0;
   for (; r + 4 <= num_rows; r += 4) {

@@ -76,6 +76,8 @@ struct VectorKernels {
   // Activation rounding of one row (reference/reference.h says the rules); out may alias x.
   void (*round_fp8)(const float* x, int64_t n, float* out);
   void (*round_mxfp4)(const float* x, int64_t n, float* out);
+  void (*round_nvfp4)(const float* x, int64_t n, float input_scale, float* out);
+  void (*round_fp8_blocks)(const float* x, int64_t n, float* out);
 };
 const VectorKernels& vector_kernels();
 

@@ -3,14 +3,21 @@
 // loads 16 32-bit words (one cache line) that hold, in lane i, the elements of outputs i and i +
 // 16:
 //
-//   bf16   1 k a step   | out i (low half) | out i+16 (high half) |
-//   fp8    2 k a step   | k: i | k: i+16 | k+1: i | k+1: i+16 |          bytes, low first
-//   mxfp4  4 k a step   | k: i, i+16 | k+1: i, i+16 | … |                nibbles, low first
-//   f32    1 k          32 floats (two cache lines)
+//   bf16      1 k a step   | out i (low half) | out i+16 (high half) |
+//   fp8       2 k a step   | k: i | k: i+16 | k+1: i | k+1: i+16 |      bytes, low first
+//   nibbles   4 k a step   | k: i, i+16 | k+1: i, i+16 | … |            mxfp4, nvfp4, int4; low
+//   first f32       1 k          32 floats (two cache lines)
 //
-// The panel's last columns and the last k of the last step are zero. An mxfp4 panel ends with its
-// block scales: for each 32 k, 16 16-bit words (out i in the low byte, out i+16 in the high one).
-// fp8's row scales lie behind all panels. Formats without a kernel of their own become f32 panels.
+// The panel's last columns and the last k of the last step are zero. A panel ends with the scales
+// of its blocks, for each block of k:
+//
+//   mxfp4      32 k   16 16-bit words: E8M0 of out i in the low byte, of out i+16 in the high one
+//   nvfp4      16 k   the same, in a byte that decodes with a shift and an addition (layout.cpp)
+//   int4-g32   32 k   16 32-bit words: bfloat16 of out i in the low half, of out i+16 in the high
+//   fp8-block 128 k   32 floats
+//
+// Scales of whole rows (fp8's, and nvfp4's second level) lie behind all panels. Formats without a
+// kernel of their own (f16) and fused weights of different formats become f32 panels.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +29,16 @@ namespace eyrie::ops::cpu {
 
 inline constexpr int kPanel = 32;
 
-enum class Encoding { kF32, kBf16, kFp8, kMxfp4 };
+enum class Encoding { kF32, kBf16, kFp8, kFp8Block, kMxfp4, kNvfp4, kInt4 };
+
+// An E4M3 code moved to the top of a float32 is the value times 2^-120, subnormals included. pack()
+// multiplies the activations by 2^64 and the scales bring back the other 2^56, so that no weight
+// needs a multiplication for it; products stay exact from 2^-70 to 2^63.
+inline constexpr float kFp8InputScale = 0x1p64f, kFp8OutputScale = 0x1p56f;
+
+// NVFP4's block scales in a panel: exponent + 16 in five bits, then E4M3's three of mantissa. They
+// have no sign and no zero: elements carry the sign, and elements of a scale of zero are zero.
+inline constexpr int kNvfp4ScaleBias = 16;
 
 // What a kernel sees of a prepared weight.
 struct PanelMatrix {
@@ -32,7 +48,7 @@ struct PanelMatrix {
   int64_t num_panels;
   int64_t panel_bytes;  // from one panel to the next
   const std::byte* panels;
-  const float* row_scales;  // [num_panels * 32], fp8 only
+  const float* row_scales;  // [num_panels * 32], fp8 and nvfp4 only
 };
 
 // kF32 for formats without a kernel of their own.

@@ -5,18 +5,18 @@ namespace eyrie::ops::cpu {
 
 void round_row(const PreparedWeight& weight, const float* x, int64_t n, float* out) {
   using formats::ActivationRounding;
-  if (weight.activation == ActivationRounding::kFp8PerToken) {
-    return vector_kernels().round_fp8(x, n, out);
-  }
-  if (weight.activation == ActivationRounding::kMxfp4) {
-    return vector_kernels().round_mxfp4(x, n, out);
-  }
-  if (out != x) std::copy(x, x + n, out);
-  const std::span<float> row(out, static_cast<size_t>(n));
-  if (weight.activation == ActivationRounding::kNvfp4) {
-    formats::round_activation_nvfp4(row, weight.input_scale);
-  } else if (weight.activation == ActivationRounding::kFp8Blocks) {
-    formats::round_activation_fp8_blocks(row);
+  switch (weight.activation) {
+    case ActivationRounding::kNone:
+      if (out != x) std::copy(x, x + n, out);
+      return;
+    case ActivationRounding::kFp8PerToken:
+      return vector_kernels().round_fp8(x, n, out);
+    case ActivationRounding::kMxfp4:
+      return vector_kernels().round_mxfp4(x, n, out);
+    case ActivationRounding::kNvfp4:
+      return vector_kernels().round_nvfp4(x, n, weight.input_scale, out);
+    case ActivationRounding::kFp8Blocks:
+      return vector_kernels().round_fp8_blocks(x, n, out);
   }
 }
 
