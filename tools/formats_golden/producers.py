@@ -17,6 +17,8 @@ EXPERTS_ONLY = ["*self_attn*", "*mlp.gate", "*lm_head", "*mlp.gate_proj", "*mlp.
                 "*shared_experts*", *VISION]
 # transformers leaves what 128 does not divide in BF16, and so is every expert of the nano model.
 WHOLE_BLOCKS = ["*experts*", "*kv_a_proj_with_mqa", "*mlp.gate", "*lm_head", *VISION]
+NO_ATTENTION = ["*self_attn*", "*mlp.gate", "*lm_head", *VISION]
+NO_EXPERTS = ["*experts*", "*mlp.gate", "*lm_head", *VISION]
 HEADS = ["*mlp.gate", "*lm_head", *VISION]  # attention is quantized too
 DRAFT = ["fc", "lm_head"]
 
