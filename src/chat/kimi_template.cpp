@@ -10,6 +10,7 @@
 
 #include "chat/json_text.h"
 #include "chat/template.h"
+#include "chat/template_rules.h"
 
 namespace eyrie::chat {
 namespace {
@@ -63,6 +64,8 @@ size_t num_finished_messages(const std::vector<Message>& messages) {
   return 0;
 }
 
+}  // namespace
+
 std::optional<Failure> first_unsupported(const std::vector<Message>& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     for (const ContentPart& part : messages[i].content) {
@@ -76,23 +79,31 @@ std::optional<Failure> first_unsupported(const std::vector<Message>& messages) {
   return std::nullopt;
 }
 
+std::optional<Failure> bad_continuation(const std::vector<Message>& messages,
+                                        const RenderOptions& options) {
+  if (!options.continue_final_message) return std::nullopt;
+  if (options.add_generation_prompt || messages.empty()) {
+    return Failure{FailureKind::kInvalidArgument,
+                   "continue_final_message needs a final message and add_generation_prompt false",
+                   "continue_final_message"};
+  }
+  if (messages.back().tool_calls.empty()) return std::nullopt;
+  return Failure{FailureKind::kInvalidArgument,
+                 "continue_final_message cannot continue a message that ends in tool calls",
+                 "continue_final_message"};
+}
+
+namespace {
+
 class KimiTemplate final : public ChatTemplate {
  public:
+  std::string origin() const override { return "the built-in one for Kimi-K2.5"; }
   Result<Prompt> render(const std::vector<Message>& messages,
                         const std::vector<ToolDefinition>& tools,
                         const RenderOptions& options) const override {
     if (auto failure = first_unsupported(messages)) return *failure;
+    if (auto failure = bad_continuation(messages, options)) return *failure;
     const bool open = options.continue_final_message;
-    if (open && (options.add_generation_prompt || messages.empty())) {
-      return Failure{FailureKind::kInvalidArgument,
-                     "continue_final_message needs a final message and add_generation_prompt false",
-                     "continue_final_message"};
-    }
-    if (open && !messages.back().tool_calls.empty()) {
-      return Failure{FailureKind::kInvalidArgument,
-                     "continue_final_message cannot continue a message that ends in tool calls",
-                     "continue_final_message"};
-    }
     PromptBuilder out;
     if (!tools.empty()) {
       header("system", "tool_declare", out);
@@ -132,14 +143,29 @@ std::string Prompt::text() const {
   return out;
 }
 
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::with_source(const std::string&) const {
+  return Failure{FailureKind::kInvalidArgument,
+                 "this server's template cannot be replaced by a request's", "chat_template"};
+}
+
 std::unique_ptr<ChatTemplate> make_kimi_template() { return std::make_unique<KimiTemplate>(); }
 
 std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const Prompt& prompt) {
   std::vector<TokenId> ids;
+  std::string plain;  // since the last control token, whoever wrote it
   for (const Segment& segment : prompt.segments) {
-    tokenizer.encode_append(segment.text,
-                            segment.is_control ? AllowSpecial::kAll : AllowSpecial::kNone, ids);
+    std::string_view rest = segment.text;
+    while (segment.is_control) {
+      const auto control = tokenizer.find_control(rest);
+      if (!control) break;
+      plain += rest.substr(0, control->offset);
+      tokenizer.encode_append(std::exchange(plain, {}), AllowSpecial::kNone, ids);
+      ids.push_back(control->id);
+      rest.remove_prefix(control->offset + control->size);
+    }
+    plain += rest;
   }
+  tokenizer.encode_append(plain, AllowSpecial::kNone, ids);
   return ids;
 }
 

@@ -1,3 +1,4 @@
+#include "chat/json_text.h"
 #include "chat/template.h"
 
 namespace eyrie::chat {
@@ -75,10 +76,25 @@ Result<RenderOptions> render_options_from_json(const Json& body) {
         read_bool(body, "", "continue_final_message", keep_open)}) {
     if (failure) return *failure;
   }
+  if (!nests_at_most(kwargs, kMaxJsonDepth)) {
+    return Failure{FailureKind::kInvalidArgument,
+                   fmt::format("chat_template_kwargs nests deeper than {} levels", kMaxJsonDepth),
+                   "chat_template_kwargs"};
+  }
   RenderOptions options;
+  options.template_kwargs = kwargs;
+  const auto offer = [&](const char* name, Json value) {
+    if (find(kwargs, name) == nullptr) options.template_kwargs[name] = std::move(value);
+  };
   for (const auto& choice : {effort, native, other, kimi}) {  // the last one given wins
     if (choice) options.thinking = *choice;
   }
+  if (effort || native || other || kimi) {
+    offer("thinking", options.thinking);
+    offer("enable_thinking", options.thinking);
+  }
+  if (native_preserve) offer("preserve_thinking", *native_preserve);
+  if (const Json* level = find(body, "reasoning_effort")) offer("reasoning_effort", *level);
   options.preserve_thinking = preserve.value_or(native_preserve.value_or(false));
   options.continue_final_message = keep_open.value_or(false);
   options.add_generation_prompt = add.value_or(!options.continue_final_message);

@@ -1,5 +1,6 @@
-// From messages to a prompt. ChatTemplate is the seam: today the Kimi-K2.5 renderer written in C++,
-// later an interpreter for a checkpoint's chat_template.jinja behind the same interface.
+// From messages to a prompt. ChatTemplate is the seam: a checkpoint's own template, run by the
+// Jinja interpreter (jinja.h), or the Kimi-K2.5 renderer written in C++ for Kimi checkpoints
+// without one.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,9 @@ struct RenderOptions {
   bool thinking = true;                 // off: the generation prompt closes <think> at once
   bool preserve_thinking = false;       // K2.6: keep the reasoning of finished turns too
   bool continue_final_message = false;  // leave the last message open; excludes a generation prompt
+  // What a Jinja template sees beside messages and tools: chat_template_kwargs, reasoning_effort
+  // and, once any field turns thinking on or off, both thinking and enable_thinking.
+  Json template_kwargs = Json::object();
 };
 
 // thinking and preserve_thinking from a chat request's body. First that is given wins:
@@ -25,8 +29,8 @@ struct RenderOptions {
 // Also reads add_generation_prompt and continue_final_message.
 Result<RenderOptions> render_options_from_json(const Json& body);
 
-// A stretch of a prompt. Control text is spelled by the template and encodes to control tokens;
-// the rest comes from outside and must not.
+// A stretch of a prompt. In control text, spelled by the template, spellings of control tokens
+// become those tokens; the rest comes from outside, and there they do not.
 struct Segment {
   std::string text;
   bool is_control = false;
@@ -47,12 +51,36 @@ class ChatTemplate {
   virtual Result<Prompt> render(const std::vector<Message>& messages,
                                 const std::vector<ToolDefinition>& tools,
                                 const RenderOptions& options) const = 0;
+  // The template a request brings, with this one's special tokens and settings.
+  virtual Result<std::unique_ptr<ChatTemplate>> with_source(const std::string& source) const;
+  // Where it comes from, for the log.
+  virtual std::string origin() const = 0;
 };
 
 std::unique_ptr<ChatTemplate> make_kimi_template();
 
-// Ids of a prompt: control segments with AllowSpecial::kAll, all other text with kNone. Equals
-// encoding Prompt::text() with kAll unless outside text spells a control token.
+enum class ContentFormat {
+  kAuto,    // what the template can take, found out by trying
+  kString,  // a message's content is a string; several parts are lines
+  kParts,   // always a list of parts ("openai")
+};
+
+struct TemplateSource {
+  std::string tokenizer_dir;
+  std::string model_dir{};  // empty: the tokenizer's
+  std::string given{};      // --chat-template: a file, or the template itself
+  ContentFormat content_format = ContentFormat::kAuto;
+};
+
+// The template that is given, or else the checkpoint's: chat_template.jinja,
+// tokenizer_config.json's chat_template (with "tool_use" for requests with tools, if it has one),
+// chat_template.json. Without any, Kimi's own for a model_type kimi_k2…; for other models one that
+// refuses every conversation and says why. Throws Error for a template that cannot be read or
+// parsed.
+std::unique_ptr<ChatTemplate> load_chat_template(const TemplateSource& source);
+
+// Ids of a prompt. Equals encoding Prompt::text() with AllowSpecial::kAll unless outside text
+// spells a control token or a part of one.
 std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, const Prompt& prompt);
 
 // The text of a tool_declare message: TypeScript declarations, or compact JSON where the schemas

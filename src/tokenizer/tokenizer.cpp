@@ -100,6 +100,14 @@ void Tokenizer::encode_append(std::string_view text, AllowSpecial allow,
   }
 }
 
+std::optional<Tokenizer::ControlSpelling> Tokenizer::find_control(std::string_view text) const {
+  for (size_t at = 0; at < text.size(); ++at) {
+    const Impl::Spelling* control = impl_->control_at(text.substr(at));
+    if (control != nullptr) return ControlSpelling{at, control->text.size(), control->id};
+  }
+  return std::nullopt;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
   std::string out;
   Utf8Stream utf8;

@@ -34,6 +34,14 @@ class Tokenizer {
   std::vector<TokenId> encode(std::string_view text, AllowSpecial allow) const;
   void encode_append(std::string_view text, AllowSpecial allow, std::vector<TokenId>& out) const;
 
+  // The first spelling of a control token in the text, the longest if several begin there.
+  struct ControlSpelling {
+    size_t offset = 0;
+    size_t size = 0;
+    TokenId id = 0;
+  };
+  std::optional<ControlSpelling> find_control(std::string_view text) const;
+
   // Valid UTF-8 always: bytes that are no character become U+FFFD. Ids outside the vocabulary have
   // no bytes. skip_special leaves out the tokens that is_special() names.
   std::string decode(std::span<const TokenId> ids, bool skip_special) const;
