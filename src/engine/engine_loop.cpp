@@ -179,7 +179,7 @@ void Engine::take_extras(const sched::StepPlan& plan, const runtime::StepOutput&
     if (!extras.numeric_fault) continue;
     log::error("request {}: the model's logits hold NaN or infinity at position {}",
                sequence.request->id, row.first_position);
-    scheduler_.abort(row.seq_id);
+    scheduler_.fault(row.seq_id);
     OutputChunk chunk;
     chunk.choice_idx = sequence.choice_idx;
     chunk.finish = FinishReason::kError;

@@ -116,6 +116,15 @@ void BlockPool::publish(BlockList& list, int32_t block_idx, std::span<const Toke
   own = same;
 }
 
+void BlockPool::forget(const BlockList& list) {
+  for (const BlockId id : list.ids()) {
+    if (block(id).published && !block(id).forgotten) {
+      remove_from_bucket(id);
+      block(id).forgotten = true;
+    }
+  }
+}
+
 bool BlockPool::reset_prefix_cache() {
   if (num_held_ > 0) return false;
   for (BlockId id = front_; id != kNoBlock; id = block(id).next) {
@@ -185,16 +194,21 @@ void BlockPool::insert(BlockId id, const Key& key) {
 void BlockPool::unpublish(BlockId id) {
   Block& removed = block(id);
   CHECK_EQ(removed.num_children, 0);
+  if (!std::exchange(removed.forgotten, false)) remove_from_bucket(id);
+  if (removed.parent != kNoBlock) --block(removed.parent).num_children;
+  removed.parent = kNoBlock;
+  removed.salt.clear();
+  removed.published = false;
+}
+
+void BlockPool::remove_from_bucket(BlockId id) {
+  Block& removed = block(id);
   BlockId* link = &buckets_[bucket_of({.parent = removed.parent,
                                        .salt = removed.salt,
                                        .tokens = tokens_of(id),
                                        .next_token = removed.next_token})];
   while (*link != id) link = &block(*link).bucket_next;
   *link = std::exchange(removed.bucket_next, kNoBlock);
-  if (removed.parent != kNoBlock) --block(removed.parent).num_children;
-  removed.parent = kNoBlock;
-  removed.salt.clear();
-  removed.published = false;
 }
 
 void BlockPool::link_front(BlockId id) {
@@ -279,11 +293,11 @@ void BlockPool::check_integrity() const {
       const Block& parent = block(each.parent);
       CHECK(parent.published && parent.num_references >= each.num_references);
     }
-    CHECK_EQ(find({.parent = each.parent,
-                   .salt = each.salt,
-                   .tokens = tokens_of(id),
-                   .next_token = each.next_token}),
-             id);
+    const BlockId found = find({.parent = each.parent,
+                                .salt = each.salt,
+                                .tokens = tokens_of(id),
+                                .next_token = each.next_token});
+    CHECK(each.forgotten ? found != id : found == id, "block {} is found as {}", id, found);
   }
   CHECK_EQ(num_children, num_with_parent);
 }

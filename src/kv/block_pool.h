@@ -103,6 +103,11 @@ class BlockPool {
   void publish(BlockList& list, int32_t block_idx, std::span<const TokenId> tokens,
                std::string_view salt);
 
+  // Nobody shall find the list's published blocks again: what was computed into them is wrong. They
+  // stay held by who holds them, and their place in the tree, until they are reused; the same
+  // content computed anew is published beside them.
+  void forget(const BlockList& list);
+
   // Forgets all cached content; false (and nothing done) while a block is held.
   bool reset_prefix_cache();
 
@@ -125,7 +130,8 @@ class BlockPool {
     BlockId bucket_next = kNoBlock;
     TokenId next_token = -1;  // part of the key with key_has_next_token
     bool published = false;
-    std::string salt;  // first blocks only: sequences of different salts share nothing
+    bool forgotten = false;  // published, but in no bucket
+    std::string salt;        // first blocks only: sequences of different salts share nothing
   };
 
   struct Key {
@@ -145,6 +151,7 @@ class BlockPool {
   BlockId find(const Key& key) const;
   void insert(BlockId id, const Key& key);
   void unpublish(BlockId id);
+  void remove_from_bucket(BlockId id);
 
   void link_front(BlockId id);
   void link_back(BlockId id);

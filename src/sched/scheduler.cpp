@@ -390,6 +390,13 @@ void Scheduler::publish_blocks(Sequence& sequence) {
 
 // ---------------------------------------------------------------------------------- queues
 
+bool Scheduler::fault(SequenceId seq_id) {
+  const auto it = sequences_.find(seq_id);
+  if (it == sequences_.end() || it->second->is_dropped) return false;
+  pool_.forget(it->second->blocks);
+  return drop(seq_id);
+}
+
 bool Scheduler::drop(SequenceId seq_id) {
   const auto it = sequences_.find(seq_id);
   if (it == sequences_.end() || it->second->is_dropped) return false;

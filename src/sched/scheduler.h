@@ -83,6 +83,9 @@ class Scheduler {
   // even for a step in flight. finish() is for a stop that the engine found in the text.
   bool abort(SequenceId seq_id) { return drop(seq_id); }
   bool finish(SequenceId seq_id) { return drop(seq_id); }
+  // As abort(), for a sequence whose computation went wrong: nobody finds its blocks again, those
+  // it published or took from the prefix cache included.
+  bool fault(SequenceId seq_id);
 
   // The next step. A plan with rows must be answered by update() before the next schedule(); an
   // empty one need not. The reference is good until the next schedule().

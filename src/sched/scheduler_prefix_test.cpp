@@ -56,6 +56,44 @@ TEST(SchedulerPrefixTest, FullyCachedPromptStillComputesItsLastBlock) {
   EXPECT_EQ(scheduler.pool().num_cached(), 2) << "the recomputed block is the same block";
 }
 
+// NaN in the cache would be found by every later prompt that begins alike.
+TEST(SchedulerPrefixTest, BlocksOfAFaultedSequenceAreNotFoundAgain) {
+  SchedulerConfig config = caching();
+  config.max_num_batched_tokens = 8;
+  Scheduler scheduler(config);
+  EXPECT_EQ(first_position(scheduler, sequence(1, counting(5))), 0);
+  ASSERT_TRUE(scheduler.add(sequence(2, counting(14))));
+  complete(scheduler, scheduler.schedule());  // 4 found, 8 computed and published
+  const StepPlan& plan = scheduler.schedule();
+  EXPECT_TRUE(scheduler.fault(2));
+  EXPECT_FALSE(scheduler.fault(2));
+  complete(scheduler, plan);
+  EXPECT_FALSE(scheduler.has_work());
+  scheduler.check_integrity();
+
+  EXPECT_EQ(first_position(scheduler, sequence(3, counting(6))), 0);  // computed anew
+  EXPECT_EQ(first_position(scheduler, sequence(4, counting(6))), 4);  // and shared again
+  std::vector<TokenId> other = counting(60);
+  std::reverse(other.begin(), other.end());
+  ASSERT_TRUE(scheduler.add(sequence(5, other)));  // takes every block back
+  while (scheduler.has_work()) complete(scheduler, scheduler.schedule());
+  scheduler.check_integrity();
+}
+
+TEST(SchedulerPrefixTest, WhoSharesAForgottenPrefixGoesOn) {
+  Scheduler scheduler(caching());
+  EXPECT_EQ(first_position(scheduler, sequence(1, counting(9))), 0);
+  NewSequence good = sequence(2, counting(10));
+  good.max_tokens = 8;
+  ASSERT_TRUE(scheduler.add(good));
+  ASSERT_TRUE(scheduler.add(sequence(3, counting(11))));
+  complete(scheduler, scheduler.schedule());
+  EXPECT_TRUE(scheduler.fault(3));
+  while (scheduler.has_work()) complete(scheduler, scheduler.schedule());  // publishes below it
+  scheduler.check_integrity();
+  EXPECT_EQ(first_position(scheduler, sequence(4, counting(11))), 0);
+}
+
 TEST(SchedulerPrefixTest, GeneratedTokensAreFoundByTheNextTurn) {
   Scheduler scheduler(caching());
   ASSERT_TRUE(scheduler.add(sequence(1, counting(5), 6)));
