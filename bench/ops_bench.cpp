@@ -228,8 +228,9 @@ void register_all() {
     b->Unit(benchmark::kMicrosecond);
     if (machine().pool.size() > 1) b->UseRealTime();
   };
-  for (const WeightFormat* format : {&formats::kBF16, &formats::kFp8, &formats::kFp8Block,
-                                     &formats::kMxfp4, &formats::kNvfp4, &formats::kInt4G32}) {
+  for (const WeightFormat* format :
+       {&formats::kBF16, &formats::kF16, &formats::kFp8, &formats::kFp8Block, &formats::kMxfp4,
+        &formats::kNvfp4, &formats::kInt4G32}) {
     const auto add = [&](const char* temperature, int64_t out, int64_t in, bool cold) {
       auto* b = benchmark::RegisterBenchmark(
           fmt::format("linear/{}/{}/{}x{}/T", format->name, temperature, out, in).c_str(),

@@ -83,6 +83,15 @@ TEST_P(KernelCodes, EveryFp8CodeUnderScalesOfAllSizes) {
   }
 }
 
+TEST_P(KernelCodes, EveryFiniteFloat16) {
+  Owned weight(formats::kF16, 248, 256);
+  auto* codes = reinterpret_cast<uint16_t*>(weight.data.data());
+  for (uint32_t i = 0; i < 248 * 256; ++i) {  // 31 of 32 exponents, both signs
+    codes[i] = static_cast<uint16_t>(i < 0x7c00 ? i : 0x8000 + i - 0x7c00);
+  }
+  expect_exact(cpu_, weight);
+}
+
 TEST_P(KernelCodes, EveryInt4CodeUnderAllKindsOfScales) {
   Owned weight(formats::kInt4G32, 70, 96);
   for (size_t i = 0; i < weight.data.size(); ++i) weight.data[i] = static_cast<std::byte>(i * 37);
@@ -155,6 +164,11 @@ TEST_P(KernelCodes, NanIsRefusedByItsRow) {
         "an int4-g32 weight holds a scale that is not finite in row 1");
     EXPECT_EQ(refused(formats::kFp8Block, [=](Owned& w) { w.scales_as<float>()[0] = wrong; }),
               "an fp8-block weight holds a scale that is NaN or beyond 2^72 in row 0");
+  }
+  for (const uint8_t high_byte : {0x7c, 0xff}) {  // infinity, NaN
+    EXPECT_EQ(
+        refused(formats::kF16, [=](Owned& w) { w.data[2 * 128 * 7 + 1] = std::byte{high_byte}; }),
+        "an f16 weight holds a number that is not finite in row 7");
   }
   for (const WeightFormat* format : {&formats::kFp8, &formats::kFp8Block}) {
     EXPECT_EQ(refused(*format, [](Owned& w) { w.data[39 * 128] = std::byte{0x7f}; }),

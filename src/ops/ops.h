@@ -37,7 +37,7 @@ const OpTable& reference_ops();  // readable float32 oracle
 // Name of the instruction set the cpu table uses here, e.g. "AVX3_ZEN4".
 std::string_view cpu_isa();
 // The kernels a weight of this format meets on the cpu table here: "mxfp4 panels, AVX3", or
-// "float32 panels (no kernel of its own), AVX3".
+// "f32 panels (no kernel of its own), AVX3".
 std::string kernel_name(const formats::WeightFormat& format);
 
 // ---- weights ------------------------------------------------------------------------------------

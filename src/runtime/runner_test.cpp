@@ -41,6 +41,10 @@ struct Pair {
   Pair() {
     target.write(folder.path() + "/target");
     target.encoded(formats::kMxfp4, {".mlp.experts."}).write(folder.path() + "/target-mxfp4");
+    target.encoded(formats::kNvfp4, {"2.mlp.experts.", "3.mlp.experts."})
+        .encoded(formats::kInt4G32, {"1.mlp.experts.", "shared_experts."})
+        .encoded(formats::kFp8Block, {"self_attn."})
+        .write(folder.path() + "/target-many-formats");
     with_kv_scales(target).write(folder.path() + "/target-kv-scales");
     draft.write(folder.path() + "/draft");
     draft.encoded(formats::kFp8, {"self_attn.", "mlp."}).write(folder.path() + "/draft-fp8");
@@ -150,6 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"seeded", "target", {prompt_of(41, 133), sampled(60, 1234)}},
         Case{"one_token_prompt", "target", {prompt_of(42, 1), greedy(40)}},
         Case{"mxfp4_experts", "target-mxfp4", {prompt_of(43, 70), greedy(40)}},
+        Case{"many_formats", "target-many-formats", {prompt_of(44, 70), greedy(40)}},
         Case{"fp8_cache", "target", {prompt_of(40, 133), greedy(60)}, KvCacheDType::kFp8},
         Case{
             "fp8_cache_scaled_seeded", "target-kv-scales", {prompt_of(41, 70), sampled(40, 1234)}}),

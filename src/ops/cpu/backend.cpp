@@ -33,10 +33,9 @@ const OpTable& cpu_ops() {
 std::string_view cpu_isa() { return cpu::current_isa(); }
 
 std::string kernel_name(const formats::WeightFormat& format) {
-  const bool own = cpu::encoding_of(format) != cpu::Encoding::kF32;
-  const bool plain = &format == &formats::kF32;
-  return fmt::format("{} panels{}, {}", own ? format.name : "float32",
-                     own || plain ? "" : " (no kernel of its own)", cpu_isa());
+  const bool own = cpu::encoding_of(format) != cpu::Encoding::kF32 || &format == &formats::kF32;
+  return own ? fmt::format("{} panels, {}", format.name, cpu_isa())
+             : fmt::format("f32 panels (no kernel of its own), {}", cpu_isa());
 }
 
 }  // namespace eyrie::ops

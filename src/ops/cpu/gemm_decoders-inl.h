@@ -61,6 +61,23 @@ struct DecodeBf16 : Unscaled {
   }
 };
 
+struct DecodeF16 : Unscaled {
+  static constexpr int kStep = 1, kStepBytes = 64;
+  static constexpr float kOutputScale = kF16OutputScale;
+  using Words = VI;
+  static HWY_INLINE Words load(const std::byte* p) {
+    return hn::LoadU(di, reinterpret_cast<const int32_t*>(p));
+  }
+  static HWY_INLINE VF decode_top(VI top) {
+    return hn::BitCast(
+        df, hn::And(hn::ShiftRight<3>(top), hn::Set(di, static_cast<int32_t>(0x8fffe000u))));
+  }
+  template <int kK>
+  static HWY_INLINE Pair decode(Words w, const Pair&) {
+    return {decode_top(hn::ShiftLeft<16>(w)), decode_top(w)};
+  }
+};
+
 // ---- eight bits ---------------------------------------------------------------------------------
 
 struct DecodeFp8 : Unscaled {

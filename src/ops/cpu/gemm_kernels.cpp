@@ -183,6 +183,8 @@ void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t pan
       return row_tile_for<DecodeF32>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kBf16:
       return row_tile_for<DecodeBf16>(num_rows)(m, packed, panel_begin, panel_end, out);
+    case Encoding::kF16:
+      return row_tile_for<DecodeF16>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kFp8:
       return row_tile_for<DecodeFp8>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kFp8Block:
@@ -199,8 +201,9 @@ void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t pan
 // Four rows at a time through 4 × 4 transposes of 128-bit vectors, the rest one by one.
 void pack(const PanelMatrix& m, const float* const* rows, int num_rows, float* packed) {
   const hn::Full128<float> d4;
-  const bool is_fp8 = m.encoding == Encoding::kFp8 || m.encoding == Encoding::kFp8Block;
-  const float scale = is_fp8 ? kFp8InputScale : 1.0f;
+  const bool is_small_float = m.encoding == Encoding::kF16 || m.encoding == Encoding::kFp8 ||
+                              m.encoding == Encoding::kFp8Block;
+  const float scale = is_small_float ? kSmallFloatInputScale : 1.0f;
   const auto scale4 = hn::Set(d4, scale);
   int r = 0;
   for (; r + 4 <= num_rows; r += 4) {

@@ -1,6 +1,6 @@
 #include "ops/cpu/layout.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -24,6 +24,7 @@ constexpr Geometry geometry(Encoding encoding) {
   switch (encoding) {
     case Encoding::kF32:
     case Encoding::kBf16:
+    case Encoding::kF16:
       break;
     case Encoding::kFp8:
       return {.step = 2, .row_scales = true};
@@ -90,10 +91,19 @@ void place_floats(const formats::Weight& weight, int64_t row, const Column& colu
   }
 }
 
-void place_bf16(const formats::Weight& weight, int64_t row, const Column& column) {
+void place_halves(const formats::Weight& weight, int64_t row, const Column& column) {
   const auto* source = formats::row_of<uint16_t>(weight.data, row);
   auto* out = reinterpret_cast<uint16_t*>(column.elements) + 2 * column.word + column.half;
   for (int64_t k = 0; k < weight.in; ++k) out[k * kPanel] = source[k];
+}
+
+// The kernel's decoding has no room for float16's infinities and NaN.
+void place_f16(const formats::Weight& weight, int64_t row, const Column& column) {
+  const auto* source = formats::row_of<uint16_t>(weight.data, row);
+  const bool finite = std::all_of(source, source + weight.in,
+                                  [](uint16_t bits) { return (bits & 0x7c00) != 0x7c00; });
+  if (!finite) reject(weight, row, "number that is not finite");
+  place_halves(weight, row, column);
 }
 
 void place_fp8(const formats::Weight& weight, int64_t row, const Column& column) {
@@ -187,7 +197,9 @@ void place_row(Encoding encoding, const formats::Weight& weight, int64_t row, co
     case Encoding::kF32:
       return place_floats(weight, row, column);
     case Encoding::kBf16:
-      return place_bf16(weight, row, column);
+      return place_halves(weight, row, column);
+    case Encoding::kF16:
+      return place_f16(weight, row, column);
     case Encoding::kFp8:
       *row_scale = *formats::row_of<float>(weight.scales, row);
       return place_fp8(weight, row, column);
@@ -208,9 +220,10 @@ void place_row(Encoding encoding, const formats::Weight& weight, int64_t row, co
 
 Encoding encoding_of(const formats::WeightFormat& format) {
   static constexpr std::pair<const formats::WeightFormat*, Encoding> kOwn[] = {
-      {&formats::kBF16, Encoding::kBf16},         {&formats::kFp8, Encoding::kFp8},
-      {&formats::kFp8Block, Encoding::kFp8Block}, {&formats::kMxfp4, Encoding::kMxfp4},
-      {&formats::kNvfp4, Encoding::kNvfp4},       {&formats::kInt4G32, Encoding::kInt4}};
+      {&formats::kBF16, Encoding::kBf16},   {&formats::kF16, Encoding::kF16},
+      {&formats::kFp8, Encoding::kFp8},     {&formats::kFp8Block, Encoding::kFp8Block},
+      {&formats::kMxfp4, Encoding::kMxfp4}, {&formats::kNvfp4, Encoding::kNvfp4},
+      {&formats::kInt4G32, Encoding::kInt4}};
   for (const auto& [known, encoding] : kOwn) {
     if (known == &format) return encoding;
   }

@@ -3,7 +3,7 @@
 // loads 16 32-bit words (one cache line) that hold, in lane i, the elements of outputs i and i +
 // 16:
 //
-//   bf16      1 k a step   | out i (low half) | out i+16 (high half) |
+//   16 bits   1 k a step   | out i (low half) | out i+16 (high half) |   bf16, f16
 //   fp8       2 k a step   | k: i | k: i+16 | k+1: i | k+1: i+16 |      bytes, low first
 //   nibbles   4 k a step   | k: i, i+16 | k+1: i, i+16 | … |            mxfp4, nvfp4, int4; low
 //   first f32       1 k          32 floats (two cache lines)
@@ -16,8 +16,8 @@
 //   int4-g32   32 k   16 32-bit words: bfloat16 of out i in the low half, of out i+16 in the high
 //   fp8-block 128 k   32 floats
 //
-// Scales of whole rows (fp8's, and nvfp4's second level) lie behind all panels. Formats without a
-// kernel of their own (f16) and fused weights of different formats become f32 panels.
+// Scales of whole rows (fp8's, and nvfp4's second level) lie behind all panels. Fused weights of
+// different formats become f32 panels.
 #pragma once
 
 #include <cstddef>
@@ -29,12 +29,14 @@ namespace eyrie::ops::cpu {
 
 inline constexpr int kPanel = 32;
 
-enum class Encoding { kF32, kBf16, kFp8, kFp8Block, kMxfp4, kNvfp4, kInt4 };
+enum class Encoding { kF32, kBf16, kF16, kFp8, kFp8Block, kMxfp4, kNvfp4, kInt4 };
 
-// An E4M3 code moved to the top of a float32 is the value times 2^-120, subnormals included. pack()
-// multiplies the activations by 2^64 and the scales bring back the other 2^56, so that no weight
-// needs a multiplication for it; products stay exact from 2^-70 to 2^63.
-inline constexpr float kFp8InputScale = 0x1p64f, kFp8OutputScale = 0x1p56f;
+// An E4M3 code whose sign, exponent and mantissa are moved into their places in a float32 is the
+// value times 2^-120, subnormals included; a float16 is the value times 2^-112. pack() multiplies
+// the activations by 2^64 and the outputs' scales bring back the rest, so that no weight needs a
+// multiplication for it; products stay exact from 2^-70 to 2^63.
+inline constexpr float kSmallFloatInputScale = 0x1p64f;
+inline constexpr float kFp8OutputScale = 0x1p56f, kF16OutputScale = 0x1p48f;
 
 // NVFP4's block scales in a panel: exponent + 16 in five bits, then E4M3's three of mantissa. They
 // have no sign and no zero: elements carry the sign, and elements of a scale of zero are zero.
@@ -51,7 +53,7 @@ struct PanelMatrix {
   const float* row_scales;  // [num_panels * 32], fp8 and nvfp4 only
 };
 
-// kF32 for formats without a kernel of their own.
+// kF32 for a format without a kernel of its own.
 Encoding encoding_of(const formats::WeightFormat& format);
 
 PanelMatrix panel_matrix(const PreparedWeight& weight);
