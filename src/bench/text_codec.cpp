@@ -10,7 +10,9 @@ namespace {
 class CheckpointCodec final : public TextCodec {
  public:
   CheckpointCodec(const std::string& dir, const chat::RenderOptions& render)
-      : tokenizer_(Tokenizer::load(dir)), template_(chat::make_kimi_template()), render_(render) {}
+      : tokenizer_(Tokenizer::load(dir)),
+        template_(chat::load_chat_template({.tokenizer_dir = dir})),
+        render_(render) {}
 
   int64_t vocab_size() const override { return tokenizer_.vocab_size(); }
   bool is_special(int32_t id) const override { return tokenizer_.is_special(id); }

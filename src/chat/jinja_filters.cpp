@@ -192,7 +192,7 @@ Value f_tojson(Interpreter& in, const Value& input, Args& args) {
       in.budget().check_size(static_cast<size_t>(width));
       style.indent = std::string(static_cast<size_t>(width), ' ');
     }
-    style.item_separator = ",";
+    style.item_separator = std::string(1, ',');  // not = ",": gcc 12 warns of what is not there
   }
   if (const Value* separators = params.not_none(2)) {
     const Items pair = in.iterate(*separators);

@@ -64,11 +64,12 @@ bool opens_thinking(const jinja::Text& text) {
 class JinjaTemplate final : public ChatTemplate {
  public:
   JinjaTemplate(jinja::Template main, std::optional<jinja::Template> with_tools,
-                SpecialTokens special, ContentFormat format, std::string origin)
+                SpecialTokens special, ContentFormat format, bool kimi_ids, std::string origin)
       : main_(std::move(main)),
         with_tools_(std::move(with_tools)),
         special_(std::move(special)),
         format_(format),
+        kimi_ids_(kimi_ids),
         origin_(std::move(origin)) {
     learn_content_format();
   }
@@ -78,12 +79,23 @@ class JinjaTemplate final : public ChatTemplate {
                         const RenderOptions& options) const override;
 
   Result<std::unique_ptr<ChatTemplate>> with_source(const std::string& source) const override {
-    auto parsed = jinja::Template::parse(source);
-    if (!parsed) return parsed.failure();
-    return std::unique_ptr<ChatTemplate>(std::make_unique<JinjaTemplate>(
-        std::move(parsed).value(), std::nullopt, special_, format_, "the request's"));
+    return parse_for_request(source, special_, format_);
   }
   std::string origin() const override { return origin_; }
+  bool uses_kimi_ids() const override { return kimi_ids_; }
+
+  static Result<std::unique_ptr<ChatTemplate>> parse_for_request(const std::string& source,
+                                                                 SpecialTokens special,
+                                                                 ContentFormat format) {
+    auto parsed = jinja::Template::parse(source);
+    if (!parsed) return parsed.failure();
+    return std::unique_ptr<ChatTemplate>(
+        std::make_unique<JinjaTemplate>(std::move(parsed).value(), std::nullopt, std::move(special),
+                                        format, spells_kimi_calls(source), "the request's"));
+  }
+  static bool spells_kimi_calls(const std::string& source) {
+    return source.find("<|tool_calls_section_begin|>") != std::string::npos;
+  }
 
  private:
   void learn_content_format();
@@ -98,6 +110,7 @@ class JinjaTemplate final : public ChatTemplate {
   std::optional<jinja::Template> with_tools_;
   SpecialTokens special_;
   ContentFormat format_;
+  bool kimi_ids_;
   std::string origin_;
   bool takes_strings_ = true;
   bool takes_parts_ = false;
@@ -244,6 +257,7 @@ class NoTemplate final : public ChatTemplate {
                    "messages"};
   }
   std::string origin() const override { return "none: chat requests are refused"; }
+  bool uses_kimi_ids() const override { return false; }
 
  private:
   std::string dir_;
@@ -340,15 +354,23 @@ std::unique_ptr<ChatTemplate> load_chat_template(const TemplateSource& source) {
   const auto found = find_template(source, tokenizer_config);
   if (!found) {
     const std::string& dir = source.model_dir.empty() ? source.tokenizer_dir : source.model_dir;
-    const std::string type = read_json(fs::path(dir) / "config.json").value("model_type", "");
-    if (type.starts_with("kimi_k2")) return make_kimi_template();
+    const Json config = read_json(fs::path(dir) / "config.json");
+    const auto type = config.find("model_type");
+    const bool kimi = type != config.end() && type->is_string() &&
+                      type->get_ref<const std::string&>().starts_with("kimi_k2");
+    if (kimi) return make_kimi_template();
     return std::make_unique<NoTemplate>(dir);
   }
   std::optional<jinja::Template> with_tools;
   if (found->with_tools) with_tools = parse_or_fail(*found->with_tools, found->origin);
-  return std::make_unique<JinjaTemplate>(parse_or_fail(found->main, found->origin),
-                                         std::move(with_tools), special_tokens(tokenizer_config),
-                                         source.content_format, found->origin);
+  return std::make_unique<JinjaTemplate>(
+      parse_or_fail(found->main, found->origin), std::move(with_tools),
+      special_tokens(tokenizer_config), source.content_format,
+      JinjaTemplate::spells_kimi_calls(found->main), found->origin);
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::with_source(const std::string& source) const {
+  return JinjaTemplate::parse_for_request(source, {}, ContentFormat::kAuto);
 }
 
 }  // namespace eyrie::chat

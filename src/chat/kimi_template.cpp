@@ -98,6 +98,7 @@ namespace {
 class KimiTemplate final : public ChatTemplate {
  public:
   std::string origin() const override { return "the built-in one for Kimi-K2.5"; }
+  bool uses_kimi_ids() const override { return true; }
   Result<Prompt> render(const std::vector<Message>& messages,
                         const std::vector<ToolDefinition>& tools,
                         const RenderOptions& options) const override {
@@ -141,11 +142,6 @@ std::string Prompt::text() const {
   std::string out;
   for (const Segment& segment : segments) out += segment.text;
   return out;
-}
-
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::with_source(const std::string&) const {
-  return Failure{FailureKind::kInvalidArgument,
-                 "this server's template cannot be replaced by a request's", "chat_template"};
 }
 
 std::unique_ptr<ChatTemplate> make_kimi_template() { return std::make_unique<KimiTemplate>(); }

@@ -53,6 +53,8 @@ class ChatTemplate {
                                 const RenderOptions& options) const = 0;
   // The template a request brings, with this one's special tokens and settings.
   virtual Result<std::unique_ptr<ChatTemplate>> with_source(const std::string& source) const;
+  // Trained on call ids functions.NAME:INDEX, so a history's others are to be rewritten.
+  virtual bool uses_kimi_ids() const = 0;
   // Where it comes from, for the log.
   virtual std::string origin() const = 0;
 };

@@ -36,6 +36,7 @@ struct ServerConfig {
   SamplingDefaults defaults;
   int32_t max_logprobs = 20;  // -1 = no cap
   chat::Json default_chat_template_kwargs = chat::Json::object();
+  bool trust_request_chat_template = false;  // a request may bring its own
   std::string response_role = "assistant";
 
   bool parse_tools = true;      // a tool-call parser is chosen

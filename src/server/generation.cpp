@@ -172,6 +172,31 @@ Json template_fields(const Json& body, const ServerConfig& config) {
   return picked;
 }
 
+// The chat_template of a request, which only a server that trusts its clients renders; null if it
+// brings none.
+Result<std::unique_ptr<chat::ChatTemplate>> template_of_request(const Json& body,
+                                                                const Context& context) {
+  for (const char* name : {"chat_template", "chat_template_kwargs"}) {
+    const auto field = body.find(name);
+    if (field == body.end()) continue;
+    const Json* source = &*field;
+    if (field->is_object()) {
+      const auto inside = field->find("chat_template");
+      if (inside == field->end()) continue;
+      source = &*inside;
+    }
+    if (!source->is_string()) continue;
+    if (!context.config.trust_request_chat_template) {
+      return invalid(
+          "a request's chat_template is refused: the server was started without "
+          "--trust-request-chat-template",
+          name);
+    }
+    return context.chat_template.with_source(source->get<std::string>());
+  }
+  return std::unique_ptr<chat::ChatTemplate>();
+}
+
 struct ToolChoice {
   bool offered = false;  // tools are given and may be called
   bool none = false;
@@ -285,15 +310,10 @@ Result<RenderedChat> render_chat(const Json& body, const Context& context, bool 
         fmt::format("messages must be a non-empty list of messages, got {}", shown(*messages_json)),
         "messages");
   }
-  for (const char* name : {"chat_template", "chat_template_kwargs"}) {
-    const auto it = body.find(name);
-    const bool brings_template =
-        it != body.end() && (it->is_string() || (it->is_object() && it->contains("chat_template")));
-    if (brings_template) {
-      return invalid("chat_template of a request is not used: this server renders with its own",
-                     name);
-    }
-  }
+  auto own_template = template_of_request(body, context);
+  if (!own_template.ok()) return own_template.failure();
+  const chat::ChatTemplate& chat_template =
+      own_template.value() ? *own_template.value() : context.chat_template;
   auto messages = chat::messages_from_json(*messages_json);
   if (!messages.ok()) return messages.failure();
   std::vector<chat::ToolDefinition> tools;
@@ -308,9 +328,9 @@ Result<RenderedChat> render_chat(const Json& body, const Context& context, bool 
   RenderedChat rendered;
   for (const chat::ToolDefinition& tool : tools) rendered.tool_names.push_back(tool.name());
   rendered.num_history_calls = chat::count_tool_calls(messages.value());
-  chat::normalize_tool_call_ids(messages.value());
+  if (chat_template.uses_kimi_ids()) chat::normalize_tool_call_ids(messages.value());
   if (!with_tools) tools.clear();
-  const auto prompt = context.chat_template.render(messages.value(), tools, options.value());
+  const auto prompt = chat_template.render(messages.value(), tools, options.value());
   if (!prompt.ok()) return prompt.failure();
   size_t num_bytes = 0;
   for (const chat::Segment& segment : prompt.value().segments) num_bytes += segment.text.size();

@@ -144,7 +144,8 @@ int serve(const ParsedFlags& flags) {
   for (const std::string& note : config.notes) log::info("{}", note);
   server::Listener listener(config.host, config.port);
   const Tokenizer tokenizer = Tokenizer::load(config.tokenizer_path);
-  const auto chat_template = chat::make_kimi_template();
+  const auto chat_template = chat::load_chat_template(config.chat_template);
+  log::info("chat template: {}", chat_template->origin());
   ledger.close_phase("config",
                      fmt::format("{}, {} tokens", config.model_path, tokenizer.vocab_size()));
 

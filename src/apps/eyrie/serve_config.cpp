@@ -162,6 +162,14 @@ bool take_parser(const ParsedFlags& flags, const char* name) {
   return parser != "none";
 }
 
+chat::ContentFormat take_content_format(const ParsedFlags& flags) {
+  const std::string format = flags.string("chat-template-content-format", "auto");
+  check_one_of("chat-template-content-format", format,
+               std::array<std::string_view, 3>{"auto", "string", "openai"});
+  if (format == "auto") return chat::ContentFormat::kAuto;
+  return format == "string" ? chat::ContentFormat::kString : chat::ContentFormat::kParts;
+}
+
 void take_server(const ParsedFlags& flags, ServeConfig& config) {
   server::ServerConfig& out = config.server;
   config.host = flags.string("host", "0.0.0.0");
@@ -179,6 +187,14 @@ void take_server(const ParsedFlags& flags, ServeConfig& config) {
   out.max_logprobs = static_cast<int32_t>(integer_in(flags, "max-logprobs", 20, -1, kMaxInt));
   if (flags.has("default-chat-template-kwargs"))
     out.default_chat_template_kwargs = flags.json("default-chat-template-kwargs");
+  config.chat_template = {.tokenizer_dir = config.tokenizer_path,
+                          .model_dir = config.model_path,
+                          .given = flags.string("chat-template"),
+                          .content_format = take_content_format(flags)};
+  out.trust_request_chat_template = flags.boolean("trust-request-chat-template", false);
+  out.exclude_tools_when_tool_choice_none =
+      flags.boolean("exclude-tools-when-tool-choice-none", false);
+  out.response_role = flags.string("response-role", "assistant");
   out.parse_tools = take_parser(flags, "tool-call-parser");
   out.parse_reasoning = take_parser(flags, "reasoning-parser");
   out.return_tokens_as_token_ids = flags.boolean("return-tokens-as-token-ids", false);

@@ -9,6 +9,7 @@
 
 #include "apps/eyrie/flag_parser.h"
 #include "apps/eyrie/kv_plan.h"
+#include "chat/template.h"
 #include "runtime/runner.h"
 #include "server/config.h"
 
@@ -37,6 +38,7 @@ struct ServeConfig {
   bool log_stats = true;
   int shutdown_seconds = 30;
 
+  chat::TemplateSource chat_template;
   server::ServerConfig server;  // names, keys, parsers, limits; lengths come with the model
   std::string generation_config = "auto";
   nlohmann::json override_generation_config;
