@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace eyrie::server {
 
@@ -149,16 +150,32 @@ Json Answer::total_usage() const {
   int64_t num_prompt = 0;
   int64_t num_completion = 0;
   int64_t num_cached = 0;
+  int64_t num_reasoning = 0;
   for (const auto& prompt : prompts_) num_prompt += static_cast<int64_t>(prompt.size());
   for (size_t i = 0; i < choices_.size(); ++i) {
     num_completion += choices_[i].num_tokens;
+    num_reasoning += choices_[i].num_reasoning_tokens;
     const bool is_first = i == 0 || choices_[i].prompt_idx != choices_[i - 1].prompt_idx;
     if (is_first) num_cached += choices_[i].num_cached_tokens;
   }
-  return usage(num_prompt, num_completion, num_cached);
+  Json total = usage(num_prompt, num_completion, num_cached);
+  if (counts_reasoning())
+    total["completion_tokens_details"] = {{"reasoning_tokens", num_reasoning}};
+  return total;
 }
 
-void Answer::end_stream(std::string& events) const {
+std::vector<int32_t> Answer::shown_choices() const {
+  std::vector<int32_t> all(choices_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void Answer::fail_stream(std::string& events) {
+  append_event(error_body(*failure_), events);
+  append_done(events);
+}
+
+void Answer::end_stream(std::string& events) {
   if (include_usage_) {
     append_event({{"id", header_.id},
                   {"object", object_name()},
@@ -174,8 +191,10 @@ void Answer::end_stream(std::string& events) const {
 
 Json Answer::whole() {
   Json entries = Json::array();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    entries.push_back(whole_choice(choices_[i], static_cast<int32_t>(i)));
+  for (const int32_t choice_idx : shown_choices()) {
+    Json entry = whole_choice(choices_[static_cast<size_t>(choice_idx)], choice_idx);
+    entry["index"] = entries.size();
+    entries.push_back(std::move(entry));
   }
   Json total = total_usage();
   if (!total.contains("prompt_tokens_details")) total["prompt_tokens_details"] = nullptr;
@@ -195,6 +214,23 @@ Json Answer::whole() {
 std::string Answer::token_text(TokenId id) const {
   if (tokens_as_ids_) return fmt::format("token_id:{}", id);
   return tokenizer_.decode(std::span(&id, 1), false);
+}
+
+Json Answer::logprobs_json(const runtime::Logprobs& entry) const {
+  const auto one = [this](const runtime::TokenLogprob& token) -> Json {
+    Json bytes = Json::array();
+    for (const char c : tokenizer_.token_bytes(token.id)) {
+      bytes.push_back(static_cast<unsigned char>(c));
+    }
+    return {{"token", token_text(token.id)},
+            {"logprob", finite_logprob(token.logprob)},
+            {"bytes", std::move(bytes)}};
+  };
+  Json json = one(entry.token);
+  Json top = Json::array();
+  for (const runtime::TokenLogprob& other : entry.top) top.push_back(one(other));
+  json["top_logprobs"] = std::move(top);
+  return json;
 }
 
 // vLLM's prompt_logprobs: null for the first token, then {id: {logprob, rank, decoded_token}}.

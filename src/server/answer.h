@@ -43,8 +43,12 @@ class Answer {
   const Failure* failure() const { return failure_ ? &*failure_ : nullptr; }
 
   // Once finished:
-  void end_stream(std::string& events) const;  // usage if asked for, [DONE]
-  Json whole();
+  virtual void end_stream(std::string& events);  // usage if asked for, [DONE]
+  virtual Json whole();
+
+  // Once failed: the end of a stream that has begun, and the body of an answer that has not.
+  virtual void fail_stream(std::string& events);
+  virtual Json error_json(const Failure& failure) const { return error_body(failure); }
 
  protected:
   struct Choice {
@@ -52,6 +56,7 @@ class Answer {
     bool started = false;
     int64_t num_tokens = 0;
     int32_t num_cached_tokens = 0;
+    int64_t num_reasoning_tokens = 0;
     engine::FinishReason finish = engine::FinishReason::kNone;
     Json stop_reason;  // the stop string, the stop token's id, or null
     std::vector<TokenId> token_ids;
@@ -59,9 +64,13 @@ class Answer {
   };
 
   virtual const char* object_name() const = 0;
+  virtual bool counts_reasoning() const { return false; }
   virtual void take_choice(Choice& choice, int32_t choice_idx, engine::OutputChunk& chunk,
                            std::string& events) = 0;
   virtual Json whole_choice(Choice& choice, int32_t choice_idx) = 0;
+  // The choices an unstreamed answer shows, in order.
+  virtual std::vector<int32_t> shown_choices() const;
+  void fail(Failure failure) { failure_ = std::move(failure); }
   // Fields about the prompt that belong to the body, not to a choice.
   virtual void add_prompt_fields(const Choice& /*first*/, Json& /*body*/) const {}
 
@@ -71,6 +80,8 @@ class Answer {
   Json total_usage() const;
   std::string token_text(TokenId id) const;  // as logprobs show it
   Json prompt_logprobs_json(const Choice& choice) const;
+  // One token with its alternatives, as chat completions show it.
+  Json logprobs_json(const runtime::Logprobs& entry) const;
   const std::vector<TokenId>& prompt_of(const Choice& choice) const {
     return prompts_[choice.prompt_idx];
   }

@@ -3,29 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <random>
 
-#include "base/log.h"
+#include "server/json_http.h"
 
 namespace eyrie::server {
 namespace {
-
-int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-std::string random_id() {
-  thread_local std::mt19937_64 rng(std::random_device{}());
-  return fmt::format("{:016x}{:016x}", rng(), rng());
-}
-
-HttpReply json_reply(const Json& json, int status = 200) {
-  return {status, json.dump(-1, ' ', false, Json::error_handler_t::replace), "application/json"};
-}
 
 // Takes as long for a wrong key as for a right one, whatever it begins with.
 bool equal_in_constant_time(const std::string& given, const std::string& key) {
@@ -37,12 +19,32 @@ bool equal_in_constant_time(const std::string& given, const std::string& key) {
   return difference == 0;
 }
 
-bool is_json(const std::string& content_type) {
-  std::string media = content_type.substr(0, content_type.find(';'));
-  std::erase(media, ' ');
-  std::transform(media.begin(), media.end(), media.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return media == "application/json";
+constexpr const char* kMessages = "/v1/messages";
+
+// Whether path has the form of a route, in which {…} stands for anything without a slash.
+bool matches(std::string_view path, std::string_view form) {
+  while (!form.empty() && !path.empty()) {
+    if (form.front() == '{') {
+      const size_t end = std::min(path.find('/'), path.size());
+      if (end == 0) return false;
+      path.remove_prefix(end);
+      form.remove_prefix(form.find('}') + 1);
+    } else {
+      if (form.front() != path.front()) return false;
+      path.remove_prefix(1);
+      form.remove_prefix(1);
+    }
+  }
+  return form.empty() && path.empty();
+}
+
+bool has_word(std::string_view words, std::string_view word) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    if (words.substr(0, end) == word) return true;
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return false;
 }
 
 bool starts_with_any(const std::string& path, std::initializer_list<const char*> prefixes) {
@@ -50,22 +52,7 @@ bool starts_with_any(const std::string& path, std::initializer_list<const char*>
                      [&](const char* prefix) { return path.rfind(prefix, 0) == 0; });
 }
 
-// The JSON body of a POST whose content type says so.
-Result<Json> json_body(const HttpRequest& request) {
-  if (!is_json(request.content_type)) {
-    return Failure{
-        FailureKind::kInvalidArgument,
-        fmt::format("the content type must be application/json, got \"{}\"", request.content_type),
-        ""};
-  }
-  return parse_body(request.body);
-}
-
 }  // namespace
-
-HttpReply failure_reply(const Failure& failure) {
-  return json_reply(error_body(failure), http_status(failure.kind));
-}
 
 Api::Api(const ServerConfig& config, engine::Engine& engine, const Tokenizer& tokenizer,
          const chat::ChatTemplate& chat_template)
@@ -87,25 +74,42 @@ const std::vector<Api::Route>& Api::routes() {
       {"/v1/models", "GET", &Api::models, true},
       {"/v1/completions", "POST", &Api::completions, true},
       {"/v1/chat/completions", "POST", &Api::chat_completions, true},
+      {"/v1/responses", "POST", &Api::responses, true},
+      {"/v1/responses/{response_id}", "GET DELETE", &Api::stored_response, true},
+      {"/v1/responses/{response_id}/cancel", "POST", &Api::cancel_response, true},
+      {"/v1/messages", "POST", &Api::messages, true},
+      {"/v1/messages/count_tokens", "POST", &Api::count_message_tokens, true},
+      {"/invocations", "POST", &Api::invocations, true},
       {"/tokenize", "POST", &Api::tokenize, true},
       {"/detokenize", "POST", &Api::detokenize, true},
+      {"/tokenizer_info", "GET", &Api::tokenizer_info, true},
   };
   return routes;
 }
 
-std::string Api::handler_name(const std::string& path) const {
+const Api::Route* Api::find_route(const std::string& path) const {
   for (const Route& route : routes()) {
-    if (path == route.path) return route.counted ? path : "";
+    if (!matches(path, route.path)) continue;
+    const bool is_off = route.handler == &Api::tokenizer_info && config_.tokenizer_info.is_null();
+    return is_off ? nullptr : &route;
   }
-  return "none";
+  return nullptr;
+}
+
+std::string Api::handler_name(const std::string& path) const {
+  const Route* route = find_route(path);
+  if (route == nullptr) return "none";
+  return route->counted ? route->path : "";
 }
 
 Api::Outcome Api::handle(const HttpRequest& request) {
-  const auto route = std::find_if(routes().begin(), routes().end(),
-                                  [&](const Route& r) { return request.path == r.path; });
-  if (!is_authorized(request)) return json_reply({{"error", "Unauthorized"}}, 401);
-  if (route == routes().end()) return json_reply({{"detail", "Not Found"}}, 404);
-  if (std::strstr(route->methods, request.method.c_str()) == nullptr) {
+  const Route* route = find_route(request.path);
+  if (!is_authorized(request)) {
+    if (request.path.rfind(kMessages, 0) != 0) return json_reply({{"error", "Unauthorized"}}, 401);
+    return message_failure_reply({FailureKind::kUnauthorized, "invalid x-api-key", ""});
+  }
+  if (route == nullptr) return json_reply({{"detail", "Not Found"}}, 404);
+  if (!has_word(route->methods, request.method)) {
     return json_reply({{"detail", "Method Not Allowed"}}, 405);
   }
   return (this->*route->handler)(request);
@@ -117,10 +121,13 @@ bool Api::is_authorized(const HttpRequest& request) const {
   }
   constexpr std::string_view kScheme = "Bearer ";
   const bool has_scheme = request.authorization.rfind(kScheme, 0) == 0;
-  const std::string given = has_scheme ? request.authorization.substr(kScheme.size()) : "";
+  const std::string bearer = has_scheme ? request.authorization.substr(kScheme.size()) : "";
   bool found = false;
-  for (const std::string& key : config_.api_keys) found |= equal_in_constant_time(given, key);
-  return found && has_scheme;
+  for (const std::string& key : config_.api_keys) {
+    found |= equal_in_constant_time(bearer, key) && has_scheme;
+    found |= equal_in_constant_time(request.api_key, key) && !request.api_key.empty();
+  }
+  return found;
 }
 
 Api::Outcome Api::health(const HttpRequest&) {
@@ -166,40 +173,6 @@ Api::Outcome Api::models(const HttpRequest&) {
   return json_reply({{"object", "list"}, {"data", std::move(cards)}});
 }
 
-template <typename Parsed>
-Api::Outcome Api::generate(const HttpRequest& request, Result<Parsed> parsed, const char* prefix) {
-  if (!parsed.ok()) return failure_reply(parsed.failure());
-  Parsed& generation = parsed.value();
-  std::string id = request.request_id;
-  if (id.empty()) id = generation.request_id.empty() ? random_id() : generation.request_id;
-  AnswerHeader header{prefix + id, unix_seconds(), config_.system_fingerprint};
-  if (config_.log_requests) {
-    log::info("Received request {}: {} prompts of {} tokens, n {}, max_tokens {}, temperature {}",
-              header.id, generation.prompts.size(), generation.prompts.front().prompt.size(),
-              generation.n, generation.prompts.front().params.max_tokens,
-              generation.prompts.front().params.temperature);
-  }
-  GenerationWork work;
-  work.answer = make_answer(std::move(header), generation, config_, tokenizer_);
-  work.requests = std::move(generation.prompts);
-  work.stream = generation.stream;
-  return work;
-}
-
-Api::Outcome Api::completions(const HttpRequest& request) {
-  const auto body = json_body(request);
-  if (!body.ok()) return failure_reply(body.failure());
-  return generate(request, parse_completion(body.value(), {config_, tokenizer_, chat_template_}),
-                  "cmpl-");
-}
-
-Api::Outcome Api::chat_completions(const HttpRequest& request) {
-  const auto body = json_body(request);
-  if (!body.ok()) return failure_reply(body.failure());
-  return generate(request, parse_chat(body.value(), {config_, tokenizer_, chat_template_}),
-                  "chatcmpl-");
-}
-
 Api::Outcome Api::tokenize(const HttpRequest& request) {
   const auto body = json_body(request);
   if (!body.ok()) return failure_reply(body.failure());
@@ -214,7 +187,7 @@ Api::Outcome Api::tokenize(const HttpRequest& request) {
   if (prompt) {
     tokens = tokenizer_.encode(*prompt, AllowSpecial::kAll);
   } else if (fields.find("messages") != nullptr) {
-    auto chat = render_chat(body.value(), {config_, tokenizer_, chat_template_}, true);
+    auto chat = render_chat(body.value(), context(), true);
     if (!chat.ok()) return failure_reply(chat.failure());
     tokens = std::move(chat.value().tokens);
   } else {
@@ -245,5 +218,7 @@ Api::Outcome Api::detokenize(const HttpRequest& request) {
   if (fields.failed()) return failure_reply(fields.failure());
   return json_reply({{"prompt", tokenizer_.decode(tokens, false)}});
 }
+
+Api::Outcome Api::tokenizer_info(const HttpRequest&) { return json_reply(config_.tokenizer_info); }
 
 }  // namespace eyrie::server

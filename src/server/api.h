@@ -1,5 +1,5 @@
 // What each endpoint means: from a request to a reply, or to a generation the engine has to run. No
-// sockets here. Any I/O thread; the api holds no state but counters.
+// sockets here. Any I/O thread; the api holds no state but counters and stored responses.
 #pragma once
 
 #include <memory>
@@ -13,6 +13,7 @@
 #include "server/answer.h"
 #include "server/config.h"
 #include "server/http_metrics.h"
+#include "server/response_store.h"
 #include "tokenizer/tokenizer.h"
 
 namespace eyrie::server {
@@ -22,6 +23,7 @@ struct HttpRequest {
   std::string path;  // without the query
   std::string content_type;
   std::string authorization;
+  std::string api_key;     // x-api-key, Anthropic's way
   std::string request_id;  // X-Request-Id
   std::string body;
 };
@@ -33,6 +35,8 @@ struct HttpReply {
 };
 
 HttpReply failure_reply(const Failure& failure);
+// The same in the shape of the answer's API.
+HttpReply failure_reply(const Answer& answer, const Failure& failure);
 
 // A request for the engine: what to submit, and what makes the answer of what comes back.
 struct GenerationWork {
@@ -56,12 +60,13 @@ class Api {
  private:
   using Outcome = std::variant<HttpReply, GenerationWork>;
   struct Route {
-    const char* path;
-    const char* methods;  // "GET", "POST" or "GET POST"
+    const char* path;     // {…} is a part that varies
+    const char* methods;  // "GET", "POST", "GET POST", …
     Outcome (Api::*handler)(const HttpRequest&);
     bool counted;
   };
   static const std::vector<Route>& routes();
+  const Route* find_route(const std::string& path) const;  // nullptr: no such endpoint
 
   bool is_authorized(const HttpRequest& request) const;
   Outcome health(const HttpRequest&);
@@ -71,10 +76,18 @@ class Api {
   Outcome models(const HttpRequest&);
   Outcome completions(const HttpRequest& request);
   Outcome chat_completions(const HttpRequest& request);
+  Outcome invocations(const HttpRequest& request);
+  Outcome responses(const HttpRequest& request);
+  Outcome stored_response(const HttpRequest& request);
+  Outcome cancel_response(const HttpRequest& request);
+  Outcome messages(const HttpRequest& request);
+  Outcome count_message_tokens(const HttpRequest& request);
   Outcome tokenize(const HttpRequest& request);
   Outcome detokenize(const HttpRequest& request);
+  Outcome tokenizer_info(const HttpRequest&);
   template <typename Parsed>
-  Outcome generate(const HttpRequest& request, Result<Parsed> parsed, const char* prefix);
+  Outcome generate(const HttpRequest& request, Result<Parsed> parsed, const std::string& prefix);
+  Context context() const { return {config_, tokenizer_, chat_template_}; }
 
   const ServerConfig& config_;
   engine::Engine& engine_;
@@ -82,6 +95,7 @@ class Api {
   const chat::ChatTemplate& chat_template_;
   const int64_t created_;  // unix seconds
   HttpMetrics metrics_;
+  ResponseStore response_store_;
 };
 
 }  // namespace eyrie::server

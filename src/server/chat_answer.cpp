@@ -17,6 +17,7 @@ class ChatAnswer final : public Answer {
         echo_text_(generation.echo_text),
         include_reasoning_(generation.include_reasoning),
         parallel_tool_calls_(generation.parallel_tool_calls),
+        parses_reasoning_(generation.parser.reasoning),
         parses_tools_(generation.parser.tools == chat::ToolMode::kParse),
         wants_logprobs_(generation.prompts.front().params.logprobs.has_value()) {
     for (int32_t i = 0; i < generation.num_choices(); ++i) {
@@ -36,6 +37,7 @@ class ChatAnswer final : public Answer {
   const char* object_name() const override {
     return is_stream_ ? "chat.completion.chunk" : "chat.completion";
   }
+  bool counts_reasoning() const override { return parses_reasoning_; }
 
   void take_choice(Choice& choice, int32_t choice_idx, engine::OutputChunk& chunk,
                    std::string& events) override {
@@ -44,9 +46,13 @@ class ChatAnswer final : public Answer {
       own.deltas.push_back(
           {.kind = Delta::Kind::kContent, .text = echo_text_, .id = {}, .name = {}});
     }
-    for (const TextPiece& piece : chunk.pieces) own.parser.push(piece, own.deltas);
+    for (const TextPiece& piece : chunk.pieces) {
+      if (own.parser.in_reasoning()) ++choice.num_reasoning_tokens;
+      own.parser.push(piece, own.deltas);
+    }
     if (choice.finish != engine::FinishReason::kNone) own.parser.finish(own.deltas);
-    for (const runtime::Logprobs& entry : chunk.logprobs) own.logprobs.push_back(full(entry));
+    for (const runtime::Logprobs& entry : chunk.logprobs)
+      own.logprobs.push_back(logprobs_json(entry));
     if (is_stream_) stream_deltas(choice, choice_idx, own, events);
   }
 
@@ -174,28 +180,11 @@ class ChatAnswer final : public Answer {
     body["prompt_token_ids"] = return_token_ids_ ? Json(prompt_of(first)) : Json(nullptr);
   }
 
-  Json one(const runtime::TokenLogprob& token) const {
-    Json bytes = Json::array();
-    for (const char c : tokenizer_.token_bytes(token.id)) {
-      bytes.push_back(static_cast<unsigned char>(c));
-    }
-    return {{"token", token_text(token.id)},
-            {"logprob", finite_logprob(token.logprob)},
-            {"bytes", std::move(bytes)}};
-  }
-
-  Json full(const runtime::Logprobs& entry) const {
-    Json json = one(entry.token);
-    Json top = Json::array();
-    for (const runtime::TokenLogprob& other : entry.top) top.push_back(one(other));
-    json["top_logprobs"] = std::move(top);
-    return json;
-  }
-
   std::string role_;
   std::string echo_text_;
   bool include_reasoning_;
   bool parallel_tool_calls_;
+  bool parses_reasoning_;
   bool parses_tools_;
   bool wants_logprobs_;
   std::vector<Own> own_;

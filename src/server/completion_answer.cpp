@@ -13,7 +13,9 @@ class CompletionAnswer final : public Answer {
                    const ServerConfig& config, const Tokenizer& tokenizer)
       : Answer(std::move(header), generation, config, tokenizer),
         prompt_texts_(generation.prompt_texts),
-        wants_logprobs_(generation.prompts.front().params.logprobs.has_value()),
+        wants_logprobs_(generation.shows_logprobs),
+        num_shown_(generation.num_shown),
+        num_candidates_(generation.n),
         own_(static_cast<size_t>(generation.num_choices())) {}
 
  private:
@@ -28,6 +30,11 @@ class CompletionAnswer final : public Answer {
     std::string text;
     Lists lists;
     int64_t text_offset = 0;  // characters, as Python counts them
+    double sum_logprob = 0;   // of the answer's tokens
+    int64_t num_logprobs = 0;
+    double mean_logprob() const {
+      return sum_logprob / static_cast<double>(std::max<int64_t>(num_logprobs, 1));
+    }
   };
 
   const char* object_name() const override { return "text_completion"; }
@@ -41,7 +48,11 @@ class CompletionAnswer final : public Answer {
       if (wants_logprobs_) add_prompt(choice, own);
     }
     for (const TextPiece& piece : chunk.pieces) own.text += piece.text;
-    for (const runtime::Logprobs& entry : chunk.logprobs) add(entry, own);
+    for (const runtime::Logprobs& entry : chunk.logprobs) {
+      own.sum_logprob += finite_logprob(entry.token.logprob);
+      ++own.num_logprobs;
+      if (wants_logprobs_) add(entry, own);
+    }
     if (!is_stream_) return;
 
     Json entry = {{"index", choice_idx},
@@ -66,6 +77,21 @@ class CompletionAnswer final : public Answer {
             {"token_ids", return_token_ids_ ? Json(choice.token_ids) : Json(nullptr)},
             {"prompt_logprobs", prompt_logprobs_json(choice)},
             {"prompt_token_ids", return_token_ids_ ? Json(prompt_of(choice)) : Json(nullptr)}};
+  }
+
+  // With best_of, the likeliest of each prompt's candidates by the mean over their tokens.
+  std::vector<int32_t> shown_choices() const override {
+    std::vector<int32_t> order = Answer::shown_choices();
+    if (num_shown_ == num_candidates_) return order;
+    std::vector<int32_t> shown;
+    for (auto begin = order.begin(); begin != order.end(); begin += num_candidates_) {
+      std::stable_sort(begin, begin + num_candidates_, [&](int32_t a, int32_t b) {
+        return own_[static_cast<size_t>(a)].mean_logprob() >
+               own_[static_cast<size_t>(b)].mean_logprob();
+      });
+      shown.insert(shown.end(), begin, begin + num_shown_);
+    }
+    return shown;
   }
 
   static Json finish_json(const Choice& choice) {
@@ -110,6 +136,8 @@ class CompletionAnswer final : public Answer {
 
   std::vector<std::string> prompt_texts_;  // with echo
   bool wants_logprobs_;
+  int32_t num_shown_;       // choices of a prompt that the answer has
+  int32_t num_candidates_;  // choices of a prompt that were generated
   std::vector<Own> own_;
 };
 

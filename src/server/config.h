@@ -38,6 +38,7 @@ struct ServerConfig {
   chat::Json default_chat_template_kwargs = chat::Json::object();
   bool trust_request_chat_template = false;  // a request may bring its own
   std::string response_role = "assistant";
+  chat::Json tokenizer_info;  // of /tokenizer_info; null: there is no such endpoint
 
   bool parse_tools = true;      // a tool-call parser is chosen
   bool parse_reasoning = true;  // a reasoning parser is chosen

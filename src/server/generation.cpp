@@ -141,6 +141,25 @@ std::vector<std::vector<TokenId>> read_prompts(Fields& fields, const Context& co
   return prompts;
 }
 
+// best_of candidates are generated, and the n likeliest of them shown.
+void read_best_of(Fields& fields, const Context& context, CompletionGeneration& generation,
+                  runtime::SamplingParams& params) {
+  generation.num_shown = generation.n;
+  const auto best_of = fields.integer("best_of", 1, context.config.max_choices);
+  if (!best_of || *best_of == generation.n) return;
+  if (*best_of < generation.n) {
+    fields.fail("best_of",
+                fmt::format("best_of ({}) must not be below n ({})", *best_of, generation.n));
+  } else if (generation.stream) {
+    fields.fail("best_of", "best_of above n cannot be streamed");
+  } else if (params.greedy()) {
+    fields.fail("best_of",
+                "best_of must be n when temperature is 0: every choice would be the same");
+  }
+  generation.n = static_cast<int32_t>(*best_of);
+  if (!params.logprobs) params.logprobs = 0;
+}
+
 std::string text_of_prompt(const Json& prompt, size_t index, const std::vector<TokenId>& ids,
                            const Tokenizer& tokenizer) {
   if (prompt.is_string()) return prompt.get<std::string>();
@@ -261,7 +280,9 @@ Result<CompletionGeneration> parse_completion(const Json& body, const Context& c
   read_common(fields, context, generation, request);
   request.params.logprobs = read_num_logprobs(fields, "logprobs", context, 0);
   read_prompt_logprobs(fields, context, generation, request.params);
-  if (generation.echo && request.params.logprobs && !request.params.prompt_logprobs) {
+  generation.shows_logprobs = request.params.logprobs.has_value();
+  read_best_of(fields, context, generation, request.params);
+  if (generation.echo && generation.shows_logprobs && !request.params.prompt_logprobs) {
     request.params.prompt_logprobs = request.params.logprobs;
   }
   // Left out it is 16; null means what is left of the context.

@@ -36,6 +36,8 @@ struct Generation {
 
 struct CompletionGeneration : Generation {
   std::vector<std::string> prompt_texts;  // filled for echo
+  bool shows_logprobs = false;
+  int32_t num_shown = 1;  // of the n choices of a prompt: all, or fewer with best_of
 };
 
 struct ChatGeneration : Generation {

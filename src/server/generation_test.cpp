@@ -160,7 +160,7 @@ TEST_F(GenerationTest, WrongTypesAndRangesAreNamed) {
 TEST_F(GenerationTest, NullMeansAbsentAndUnknownIsIgnored) {
   const auto result = completion(
       R"("prompt": "a", "temperature": null, "stop": null, "seed": null, "n": null,
-         "logit_bias": null, "best_of": 7, "guided_json": {"a": 1}, "user": 5,
+         "logit_bias": null, "best_of": null, "guided_json": {"a": 1}, "user": 5,
          "no_such_field": [1])");
   ASSERT_TRUE(result.ok()) << result.failure().message;
   EXPECT_EQ(result.value().prompts.at(0).params.temperature, 1.0);
@@ -216,6 +216,23 @@ TEST_F(GenerationTest, ScoringAPromptNeedsNoOutput) {
   EXPECT_TRUE(scored.value().prompt_only);
   EXPECT_EQ(scored.value().prompts.at(0).params.prompt_logprobs, 1);
   EXPECT_EQ(scored.value().prompt_texts.at(0), "abc");
+}
+
+TEST_F(GenerationTest, BestOfGeneratesMoreThanIsShown) {
+  const auto result = completion(R"("prompt": ["a", "b"], "n": 2, "best_of": 3)");
+  ASSERT_TRUE(result.ok()) << result.failure().message;
+  EXPECT_EQ(result.value().num_choices(), 6);
+  EXPECT_EQ(result.value().num_shown, 2);
+  EXPECT_FALSE(result.value().shows_logprobs);
+  EXPECT_EQ(result.value().prompts.at(1).first_choice_idx, 3);
+  EXPECT_EQ(result.value().prompts.at(1).params.logprobs, 0);
+  EXPECT_EQ(completion(R"("prompt": "a", "best_of": 1, "stream": true)").value().n, 1);
+  expect_refused(completion(R"("prompt": "a", "n": 3, "best_of": 2)"), "best_of", "below n");
+  expect_refused(completion(R"("prompt": "a", "best_of": 2, "stream": true)"), "best_of",
+                 "streamed");
+  expect_refused(completion(R"("prompt": "a", "best_of": 2, "temperature": 0)"), "best_of",
+                 "temperature");
+  expect_refused(completion(R"("prompt": "a", "best_of": "all")"), "best_of", "integer");
 }
 
 TEST_F(GenerationTest, UnknownModel) {

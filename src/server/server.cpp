@@ -221,6 +221,7 @@ asio::awaitable<bool> Server::Impl::answer_one(beast::tcp_stream& stream,
   request.path = target.substr(0, target.find('?'));
   request.content_type = to_string(message[http::field::content_type]);
   request.authorization = to_string(message[http::field::authorization]);
+  request.api_key = to_string(message["x-api-key"]);
   request.request_id = clean_request_id(message["X-Request-Id"]);
   if (config.request_id_headers) context.request_id = request.request_id;
   const bool is_preflight = message.method() == http::verb::options &&
@@ -319,7 +320,7 @@ asio::awaitable<int> Server::Impl::generate(beast::tcp_stream& stream, Generatio
   for (engine::GenerateRequest& request : work.requests) {
     const auto id = engine.submit(std::move(request), output);
     if (!id.ok()) {
-      const HttpReply reply = failure_reply(id.failure());
+      const HttpReply reply = failure_reply(*work.answer, id.failure());
       co_return co_await reply_to(stream, reply, context);
     }
     requests.add(id.value());
@@ -353,11 +354,10 @@ asio::awaitable<int> Server::Impl::generate(beast::tcp_stream& stream, Generatio
 
   if (answer.failure() != nullptr) {
     if (!streaming) {
-      const HttpReply reply = failure_reply(*answer.failure());
+      const HttpReply reply = failure_reply(answer, *answer.failure());
       co_return co_await reply_to(stream, reply, context);
     }
-    append_event(error_body(*answer.failure()), events);
-    append_done(events);
+    answer.fail_stream(events);
   } else {
     requests.finished();
     if (!work.stream) {

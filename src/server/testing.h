@@ -170,6 +170,30 @@ inline std::vector<chat::Json> events_of(const Response& response) {
   return events;
 }
 
+// The events of a stream that names them; each name is also its JSON's type.
+inline std::vector<chat::Json> named_events_of(const Response& response) {
+  std::vector<chat::Json> events;
+  EXPECT_TRUE(response.complete);
+  for (size_t at = 0; at < response.body.size();) {
+    const size_t end = response.body.find("\n\n", at);
+    const std::string event = response.body.substr(at, end - at);
+    const size_t data = event.find("\ndata: ");
+    EXPECT_EQ(event.rfind("event: ", 0), 0U) << event;
+    EXPECT_NE(data, std::string::npos) << event;
+    if (data == std::string::npos || end == std::string::npos) break;
+    events.push_back(chat::Json::parse(event.substr(data + 7)));
+    EXPECT_EQ(events.back()["type"], event.substr(7, data - 7));
+    at = end + 2;
+  }
+  return events;
+}
+
+inline std::vector<std::string> types_of(const std::vector<chat::Json>& events) {
+  std::vector<std::string> types;
+  for (const chat::Json& event : events) types.push_back(event["type"].get<std::string>());
+  return types;
+}
+
 inline const Tokenizer& byte_tokenizer() {
   static const Tokenizer tokenizer = engine::make_byte_tokenizer();
   return tokenizer;
