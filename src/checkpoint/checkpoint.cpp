@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -60,6 +61,7 @@ Checkpoint Checkpoint::open(const std::string& path, const json& hf_overrides, b
   if (!load_dummy) {
     result.open_files();
     result.warn_of_contradictions();
+    result.warn_of_idle_exclusions();
   }
   return result;
 }
@@ -136,6 +138,29 @@ void Checkpoint::warn_of_contradictions() const {
   if (count == 0) return;
   log::warning("[checkpoint] {}: {}{}; the tensors decide", path_, example,
                count > 1 ? fmt::format(" ({} layers like it)", count) : "");
+}
+
+// A pattern that matches nothing is a misspelt one, or names a part this checkpoint may lack.
+void Checkpoint::warn_of_idle_exclusions() const {
+  constexpr std::array<std::string_view, 7> kOptional = {
+      "vision", "projector", "lm_head", "embed", "mtp", "fc", "gate.linear"};
+  const std::vector<std::string>& patterns = quant_config_.exclude.patterns();
+  if (patterns.empty()) return;
+  std::set<std::string> modules;
+  for (const auto& [name, place] : index_) modules.insert(name.substr(0, name.rfind('.')));
+  const std::vector<int64_t> counts =
+      quant_config_.exclude.count_matches({modules.begin(), modules.end()}, 1);
+  std::vector<std::string> idle;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const bool optional = std::any_of(kOptional.begin(), kOptional.end(), [&](auto part) {
+      return patterns[i].find(part) != std::string::npos;
+    });
+    if (counts[i] == 0 && !optional) idle.push_back(patterns[i]);
+  }
+  if (idle.empty()) return;
+  log::warning("[checkpoint] {}: quantization_config excludes {}{}, which matches no tensor", path_,
+               idle.front(),
+               idle.size() > 1 ? fmt::format(" (and {} others)", idle.size() - 1) : "");
 }
 
 // What the config says against a linear layer's tensors; "" when it agrees.

@@ -67,6 +67,7 @@ class Checkpoint {
   void open_shards(const std::string& index_path);
   void add_file(const std::string& path);
   void warn_of_contradictions() const;
+  void warn_of_idle_exclusions() const;
   std::string contradiction(const std::string& module, const Tensor& tensor) const;
 
   const std::string& file_of(const std::string& name) const;

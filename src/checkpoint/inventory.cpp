@@ -70,6 +70,7 @@ std::vector<InventoryRow> inventory(const Checkpoint& files) {
     InventoryRow& row = rows[{group_of(name), label}];
     row.group = group_of(name);
     row.format = label;
+    row.is_vector = data.rank() < 2;
     row.tensors += 1;
     row.bytes += bytes;
     row.parameters += format == nullptr

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
@@ -53,10 +54,9 @@ std::vector<std::string> fused_names_of(const std::string& name) {
 // Producers write Python regular expressions; PCRE2 reads the same language. Its match limits keep
 // a hostile pattern from running away.
 struct ModuleList::Regex {
-  std::string pattern;
   pcre2_code* code = nullptr;
 
-  explicit Regex(const std::string& text) : pattern(text) {
+  explicit Regex(const std::string& pattern) {
     int error = 0;
     PCRE2_SIZE offset = 0;
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), 0, &error,
@@ -83,46 +83,80 @@ bool glob_matches(const std::string& glob, const std::string& name) {
   return ::fnmatch(glob.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
 
+// What to do with the patterns that match a module.
+struct ModuleList::Visitor {
+  std::function<bool(size_t)> skips;  // need not be tried
+  std::function<bool(size_t)> found;  // true: enough seen
+};
+
 ModuleList::ModuleList(const std::vector<std::string>& patterns) : patterns_(patterns) {
-  for (const std::string& pattern : patterns) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string& pattern = patterns[i];
     if (pattern.starts_with("re:")) {
-      regexes_.push_back(std::make_shared<Regex>(pattern.substr(3)));
+      regexes_.emplace_back(i, std::make_shared<Regex>(pattern.substr(3)));
     } else if (pattern.find_first_of("*?[") != std::string::npos) {
-      globs_.push_back(pattern);
+      globs_.push_back(i);
     } else {
-      for (std::string& spelling : spellings_of(pattern)) plain_.insert(std::move(spelling));
+      for (const std::string& spelling : spellings_of(pattern)) plain_[spelling].push_back(i);
     }
   }
 }
 
 bool ModuleList::matches(std::string_view module) const {
+  return visit(module, {[](size_t) { return false; }, [](size_t) { return true; }});
+}
+
+std::vector<int64_t> ModuleList::count_matches(const std::vector<std::string>& modules,
+                                               int64_t enough) const {
+  std::vector<int64_t> counts(patterns_.size(), 0);
+  std::vector<size_t> counted(patterns_.size(), modules.size());  // the last module counted
+  for (size_t m = 0; m < modules.size(); ++m) {
+    visit(modules[m],
+          {[&](size_t i) { return counted[i] == m || (enough > 0 && counts[i] >= enough); },
+           [&](size_t i) {
+             counted[i] = m;
+             ++counts[i];
+             return false;
+           }});
+  }
+  return counts;
+}
+
+bool ModuleList::visit(std::string_view module, const Visitor& visitor) const {
   if (patterns_.empty()) return false;
-  if (matches_name(module)) return true;
+  if (visit_name(module, {}, visitor)) return true;
   const std::vector<std::string> fused = fused_names_of(std::string(module));
   return std::any_of(fused.begin(), fused.end(), [&](const std::string& name) {
-    return matches_name(name, std::string_view(name).substr(name.rfind('.') + 1));
+    return visit_name(name, std::string_view(name).substr(name.rfind('.') + 1), visitor);
   });
 }
 
 // A pattern that stands for a fused layer spells its name: `*up_proj` means up_proj, though
 // gate_up_proj ends in it too.
-bool ModuleList::matches_name(std::string_view module, std::string_view spelled) const {
-  const auto spells = [&](const std::string& pattern) {
-    return pattern.find(spelled) != std::string::npos;
+bool ModuleList::visit_name(std::string_view full_name, std::string_view spelled,
+                            const Visitor& visitor) const {
+  const auto tried = [&](size_t i) {
+    return patterns_[i].find(spelled) != std::string::npos && !visitor.skips(i);
   };
-  for (const std::string& name : spellings_of(module)) {
-    if (plain_.contains(name)) return true;
+  const auto found_plain = [&](const std::string& name) {
+    const auto it = plain_.find(name);
+    return it != plain_.end() && std::any_of(it->second.begin(), it->second.end(), [&](size_t i) {
+             return !visitor.skips(i) && visitor.found(i);
+           });
+  };
+  for (const std::string& name : spellings_of(full_name)) {
+    if (found_plain(name)) return true;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
-      if (plain_.contains(name.substr(0, dot)) || plain_.contains(name.substr(dot + 1))) {
-        return true;
-      }
+      if (found_plain(name.substr(0, dot)) || found_plain(name.substr(dot + 1))) return true;
     }
-    for (const std::string& glob : globs_) {
-      if (!spells(glob)) continue;
-      if (glob_matches(glob, name) || glob_matches(glob + ".*", name)) return true;
+    for (const size_t i : globs_) {
+      const std::string& glob = patterns_[i];
+      if (!tried(i)) continue;
+      const bool matches = glob_matches(glob, name) || glob_matches(glob + ".*", name);
+      if (matches && visitor.found(i)) return true;
     }
-    for (const auto& regex : regexes_) {
-      if (spells(regex->pattern) && regex->found_in(name)) return true;
+    for (const auto& [i, regex] : regexes_) {
+      if (tried(i) && regex->found_in(name) && visitor.found(i)) return true;
     }
   }
   return false;

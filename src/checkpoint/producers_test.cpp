@@ -297,6 +297,57 @@ TEST(ConfigsTest, APartIsNotItsFusedLayer) {
   }
 }
 
+TEST(ConfigsTest, ExclusionsThatMatchNothingAreOneWarning) {
+  const TempFolder folder;
+  json config = kNvidiaKimi;
+  config["ignore"] = {
+      "*mlp.experts.0.up_proj", "*self_atn*",    "layers.77",
+      "vision_tower*",          "re:.*up_proj$", "language_model.model.layers.1.mlp.experts"};
+  testing::internal::CaptureStderr();
+  open(folder, layer(formats::kNvfp4, "modelopt").tensors, {{"quantization_config", config}});
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("excludes *self_atn* (and 1 others), which matches no tensor"));
+  const ModuleList list(config["ignore"].get<std::vector<std::string>>());
+  EXPECT_EQ(list.count_matches({kModule, kModule, "a.lm_head"}),
+            (std::vector<int64_t>{2, 0, 0, 0, 2, 2}));
+  EXPECT_EQ(list.count_matches({kModule, kModule}, 1), (std::vector<int64_t>{1, 0, 0, 0, 1, 1}));
+}
+
+// One sentence each, with file and tensor, whatever the format.
+TEST(ProducersTest, WrongInputsNameFileAndTensor) {
+  for (const formats::Recipe& recipe : formats::all_recipes()) {
+    SCOPED_TRACE(fmt::format("{} {}", recipe.format->name, recipe.producer));
+    const std::string producer(recipe.producer);
+    const std::string part =
+        recipe.format == &formats::kFp8Block ? ".weight_scale_inv" : ".weight_scale";
+    const auto names_all = [&](const std::string& what) {
+      return AllOf(HasSubstr("/model.safetensors"), HasSubstr(kModule), HasSubstr(what));
+    };
+    Layer wrong = layer(*recipe.format, producer);
+    wrong.remove(part);
+    EXPECT_THAT(weight_error(wrong), names_all("has no " + kModule + ".weight_scale"));
+
+    wrong = layer(*recipe.format, producer);
+    wrong.find(part).dtype = "I8";
+    wrong.find(part).shape = {static_cast<int64_t>(wrong.find(part).bytes.size())};
+    EXPECT_THAT(weight_error(wrong), names_all("I8"));
+
+    wrong = layer(*recipe.format, producer);
+    RawTensor& scale = wrong.find(part);
+    scale.bytes += scale.bytes;
+    scale.shape[0] *= 2;
+    EXPECT_THAT(weight_error(wrong), names_all("expected ["));
+
+    // An inner size that is odd, or that groups do not divide, cannot be this format's.
+    wrong = layer(*recipe.format, producer);
+    if (recipe.format->bits_per_element < 8) {
+      EXPECT_THAT(weight_error(wrong, kIn + 1), names_all("not a multiple of"));
+      EXPECT_THAT(weight_error(wrong, kIn + 8), names_all("not a multiple of"));
+    }
+    EXPECT_THAT(weight_error(wrong, 2 * kIn), names_all("expected ["));
+  }
+}
+
 // Tensors in one format, a config that names another.
 TEST(ConfigsTest, AnotherFormatThanClaimedIsOneWarning) {
   const TempFolder folder;

@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "formats/weight.h"
@@ -24,17 +25,22 @@ class ModuleList {
   explicit ModuleList(const std::vector<std::string>& patterns);  // Error on a broken regex
 
   bool matches(std::string_view module) const;
+  // For each pattern, how many of the modules it matches; no further than `enough` when > 0.
+  std::vector<int64_t> count_matches(const std::vector<std::string>& modules,
+                                     int64_t enough = 0) const;
   bool empty() const { return patterns_.empty(); }
   const std::vector<std::string>& patterns() const { return patterns_; }
 
  private:
-  bool matches_name(std::string_view module, std::string_view spelled = {}) const;
+  struct Regex;  // compiled once; shared because a list is copied with its config, never changed
+  struct Visitor;
+  bool visit(std::string_view module, const Visitor& visitor) const;
+  bool visit_name(std::string_view name, std::string_view spelled, const Visitor& visitor) const;
 
   std::vector<std::string> patterns_;
-  std::unordered_set<std::string> plain_;
-  std::vector<std::string> globs_;
-  struct Regex;  // compiled once; shared because a list is copied with its config, never changed
-  std::vector<std::shared_ptr<const Regex>> regexes_;
+  std::unordered_map<std::string, std::vector<size_t>> plain_;  // spelling → patterns
+  std::vector<size_t> globs_;                                   // patterns
+  std::vector<std::pair<size_t, std::shared_ptr<const Regex>>> regexes_;
 };
 
 // fnmatch(3) over the whole name: `*` also crosses dots.

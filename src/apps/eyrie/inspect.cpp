@@ -1,8 +1,11 @@
 // eyrie inspect MODEL: what a checkpoint holds, as a table or JSON.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/eyrie/commands.h"
@@ -12,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/compare.h"
 #include "checkpoint/inventory.h"
+#include "ops/ops.h"
 #include "quantize/quantize.h"
 
 namespace eyrie::apps {
@@ -60,19 +64,61 @@ json fit_of(const json& config, bool is_draft) {
   return fit;
 }
 
+std::vector<std::string> linear_modules(const Checkpoint& files) {
+  std::vector<std::string> modules;
+  for (const std::string& name : files.names()) {
+    if (checkpoint::is_linear_weight_name(name)) {
+      modules.emplace_back(checkpoint::module_of(name));
+    }
+  }
+  return modules;
+}
+
 // Exclusion patterns with the linear layers each one covers: 0 tells a misspelt one.
 json exclusions_of(const Checkpoint& files) {
+  const std::vector<std::string> modules = linear_modules(files);
+  const checkpoint::ModuleList& exclude = files.quant_config().exclude;
+  const std::vector<int64_t> counts = exclude.count_matches(modules);
   json result = json::array();
-  const std::vector<std::string> names = files.names();
-  for (const std::string& pattern : files.quant_config().exclude.patterns()) {
-    const checkpoint::ModuleList list({pattern});
-    int matches = 0;
-    for (const std::string& name : names) {
-      if (!checkpoint::is_linear_weight_name(name)) continue;
-      matches += list.matches(name.substr(0, name.rfind('.')));
-    }
-    result.push_back({{"pattern", pattern}, {"layers", matches}});
+  for (size_t i = 0; i < counts.size(); ++i) {
+    result.push_back({{"pattern", exclude.patterns()[i]}, {"layers", counts[i]}});
   }
+  return result;
+}
+
+// Layer numbers as * and no wrapper's prefix, so that hundreds of exact names become a few rows.
+std::string kind_of(const std::string& pattern) {
+  std::string result;
+  for (size_t i = pattern.starts_with("language_model.") ? 15 : 0; i < pattern.size(); ++i) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(pattern[i])) != 0;
+    if (!digit || (i > 0 && pattern[i - 1] != '.')) {
+      result += pattern[i];
+      continue;
+    }
+    while (i + 1 < pattern.size() && std::isdigit(static_cast<unsigned char>(pattern[i + 1]))) ++i;
+    result += '*';
+  }
+  return result;
+}
+
+// The exclusions by kind with the layers each kind covers, the widest first; 0 is a misspelt one or
+// a part that this checkpoint lacks.
+json excluded_kinds(const Checkpoint& files) {
+  std::map<std::string, std::vector<std::string>> kinds;
+  for (const std::string& pattern : files.quant_config().exclude.patterns()) {
+    kinds[kind_of(pattern)].push_back(pattern);
+  }
+  const std::vector<std::string> modules = linear_modules(files);
+  json result = json::array();
+  for (const auto& [kind, patterns] : kinds) {
+    const checkpoint::ModuleList list(patterns);
+    const int64_t layers =
+        std::count_if(modules.begin(), modules.end(),
+                      [&](const std::string& module) { return list.matches(module); });
+    result.push_back({{"group", kind}, {"patterns", patterns.size()}, {"layers", layers}});
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const json& a, const json& b) { return a["layers"] > b["layers"]; });
   return result;
 }
 
@@ -85,6 +131,13 @@ json companions_of(const std::string& folder) {
   return found;
 }
 
+// What would multiply by it on this machine; "" for what is no linear layer.
+std::string kernel_of(const InventoryRow& row) {
+  const formats::WeightFormat* format = formats::find_format(row.format);
+  const bool linear = checkpoint::is_linear_weight_name(row.group) && !row.is_vector;
+  return format != nullptr && linear ? ops::kernel_name(*format) : "";
+}
+
 json describe(const Checkpoint& files) {
   const json& config = files.config();
   const bool is_draft = quantize::is_draft(config);
@@ -93,6 +146,7 @@ json describe(const Checkpoint& files) {
   for (const InventoryRow& row : rows) {
     groups.push_back({{"group", row.group},
                       {"format", row.format},
+                      {"kernel", kernel_of(row)},
                       {"tensors", row.tensors},
                       {"parameters", row.parameters},
                       {"bytes", row.bytes}});
@@ -102,7 +156,8 @@ json describe(const Checkpoint& files) {
     quantization = {{"method", files.quant_config().method},
                     {"kv_cache_fp8", files.quant_config().kv_cache_fp8},
                     {"scheme", files.quant_config().scheme},
-                    {"exclude", exclusions_of(files)}};
+                    {"exclude", exclusions_of(files)},
+                    {"excluded", excluded_kinds(files)}};
   }
   return {{"path", files.path()},
           {"architectures", config.value("architectures", json::array())},
@@ -113,6 +168,19 @@ json describe(const Checkpoint& files) {
           {"companions", companions_of(files.path())},
           {"total", totals_of(rows)},
           {"groups", groups}};
+}
+
+void print_matches(const json& excluded) {
+  constexpr size_t kMostRows = 12;
+  std::vector<std::vector<std::string>> rows = {{"excluded", "patterns", "layers matched"}};
+  for (size_t i = 0; i < std::min(kMostRows, excluded.size()); ++i) {
+    rows.push_back(
+        {excluded[i]["group"], excluded[i]["patterns"].dump(), excluded[i]["layers"].dump()});
+  }
+  fmt::print("\n{}", format_table(rows));
+  if (excluded.size() > kMostRows) {
+    fmt::print("and {} other kinds; --json lists every pattern\n", excluded.size() - kMostRows);
+  }
 }
 
 void print_exclusions(const json& quantization) {
@@ -129,15 +197,19 @@ void print_exclusions(const json& quantization) {
 void print_table(const json& model) {
   const auto total_bytes = model["total"]["bytes"].get<double>();
   std::vector<std::vector<std::string>> rows = {
-      {"tensors", "format", "count", "parameters", "size", "share"}};
-  const auto add = [&](const std::string& name, const std::string& format, const json& row) {
+      {"tensors", "format", "count", "parameters", "size", "share", "kernel here"}};
+  const auto add = [&](const std::string& name, const std::string& format, const json& row,
+                       const std::string& kernel) {
     const auto bytes = row["bytes"].get<double>();
     rows.push_back({name, format, fmt::format("{}", row["tensors"].get<int64_t>()),
                     fmt::format("{}", row["parameters"].get<int64_t>()), human_bytes(bytes),
-                    fmt::format("{:.1f} %", total_bytes > 0 ? 100 * bytes / total_bytes : 0)});
+                    fmt::format("{:.1f} %", total_bytes > 0 ? 100 * bytes / total_bytes : 0),
+                    kernel});
   };
-  for (const json& group : model["groups"]) add(group["group"], group["format"], group);
-  add("total", "", model["total"]);
+  for (const json& group : model["groups"]) {
+    add(group["group"], group["format"], group, group["kernel"]);
+  }
+  add("total", "", model["total"], "");
 
   fmt::print("{}\n", model["path"].get<std::string>());
   fmt::print("architecture  {} ({})\n", model["architectures"].dump(),
@@ -145,6 +217,9 @@ void print_table(const json& model) {
   fmt::print("shape         {}\n", model["fit"].dump());
   if (model["quantization"].is_object()) print_exclusions(model["quantization"]);
   fmt::print("beside it     {}\n\n{}", model["companions"].dump(), format_table(rows));
+  if (model["quantization"].is_object() && !model["quantization"]["excluded"].empty()) {
+    print_matches(model["quantization"]["excluded"]);
+  }
 }
 
 // What a draft and its target must agree on, each with both sides and whether it holds.
