@@ -468,7 +468,7 @@ Text Interpreter::call_macro(const Stmt& macro, Scope* around, Args args) {
   }
   if (macro.takes_kwargs) {
     std::vector<std::pair<Value, Value>> rest;
-    for (auto& [name, value] : args.named) rest.emplace_back(string(name), std::move(value));
+    for (auto& [name, value] : args.named) rest.emplace_back(Value::string(name), std::move(value));
     scope.set(kwargs_symbol_, make_dict(std::move(rest), budget_));
   } else if (!args.named.empty()) {
     throw TemplateError(

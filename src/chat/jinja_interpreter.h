@@ -66,8 +66,6 @@ class Interpreter {
   Value make_namespace(std::vector<std::pair<std::string, Value>> attributes);
   std::tm local_time() const;
 
-  Value make_string(Text text) { return Value(std::move(text)); }
-  Value string(std::string_view own) { return Value::string(own); }
 
  private:
   enum class Flow { kOn, kBreak, kContinue };

@@ -94,16 +94,12 @@ void Writer::repr(const Value& value) {
 
 void Writer::json_string(std::string_view text, bool ensure_ascii) {
   budget_.look(text.size());
-  if (!ensure_ascii || is_ascii(text)) {
-    std::string quoted_text = dump_json(Json(text));
-    // json.dumps escapes DEL only where it keeps to ASCII, and then not either: 0x7F stays.
-    return put(quoted_text);
-  }
+  if (!ensure_ascii) return put(dump_json(Json(text)));
   std::string escaped = "\"";
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     const char32_t c = next_character(text, at);
-    if (c < 0x80) {
+    if (c < 0x7F) {
       const std::string one = dump_json(Json(text.substr(begin, 1)));
       escaped += one.substr(1, one.size() - 2);
     } else if (c < 0x10000) {

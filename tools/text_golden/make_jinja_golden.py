@@ -4,7 +4,7 @@
     python tools/text_golden/make_jinja_golden.py
 
 Environment as transformers sets it up for chat templates. Writes to tests/golden/text/:
-  jinja_expressions.json   [source, output] or [source, null, true] where jinja2 refuses; with VARIABLES
+  jinja_expressions.json   the variables, then [source, output] or [source, null, jinja2's error]
   jinja_templates.json     templates in jinja/*.jinja over conversations: every pair's output or refusal
 The templates are small ones of our own that use the constructs of public models' templates.
 """
