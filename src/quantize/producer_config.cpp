@@ -54,8 +54,11 @@ ordered_json compressed_args(const WeightFormat& format, bool is_weight) {
 
 ordered_json compressed_tensors_config(const ConfigRequest& request) {
   const WeightFormat& format = *request.recipe->format;
-  const bool weight_only = &format == &formats::kInt4G32;
-  const char* name = weight_only                   ? "pack-quantized"
+  const bool is_int4 = &format == &formats::kInt4G32;
+  // Engines that are told NVFP4 activations want a static input_global_scale of every layer;
+  // without one this is the NVFP4A16 of llm-compressor.
+  const bool weight_only = is_int4 || &format == &formats::kNvfp4;
+  const char* name = is_int4                       ? "pack-quantized"
                      : &format == &formats::kNvfp4 ? "nvfp4-pack-quantized"
                      : &format == &formats::kMxfp4 ? "mxfp4-pack-quantized"
                                                    : "float-quantized";
