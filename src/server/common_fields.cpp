@@ -100,8 +100,12 @@ void read_sampling(Fields& fields, const Context& context, engine::GenerateReque
 
 // Fields that ask for something this server cannot do: ignoring them would answer another question.
 void refuse_unsupported(Fields& fields) {
-  for (const char* name : {"suffix", "structured_outputs", "prompt_embeds", "repetition_detection",
-                           "thinking_token_budget"}) {
+  if (fields.find("structured_outputs") != nullptr) {
+    fields.fail("structured_outputs",
+                "structured_outputs is not supported: this server has no constrained decoding yet");
+  }
+  for (const char* name :
+       {"suffix", "prompt_embeds", "repetition_detection", "thinking_token_budget"}) {
     if (fields.find(name) != nullptr) {
       fields.fail(name, fmt::format("{} is not supported by this server", name));
     }

@@ -18,7 +18,8 @@ PROMPT = "Question: Tom has 3 apples and buys 4 more. How many apples does Tom h
 class ApiTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-model-len", "1024", "--max-num-seqs", "32", *spec(DRAFT, 4))
+        cls.server = Server("--max-model-len", "1024", "--max-num-seqs", "32", "--enable-tokenizer-info-endpoint",
+                            "--enable-server-load-tracking", *spec(DRAFT, 4))
         cls.model = str(TARGET)
 
     @classmethod
@@ -46,6 +47,89 @@ class ApiTest(unittest.TestCase):
         self.assertEqual(tokens["count"], len(tokens["tokens"]))
         back = self.server.post("/detokenize", {"model": self.model, "tokens": tokens["tokens"]})
         self.assertEqual(back["prompt"], text)
+
+    def test_tokenizer_info(self):
+        status, info, _ = self.server.request("GET", "/tokenizer_info")
+        self.assertEqual(status, 200)
+        self.assertEqual(info["eos_token"], "[EOS]")
+        self.assertIn("tokenizer_class", info)
+        self.assertIn("<|im_middle|>", info["chat_template"])
+
+    def test_load_counts_requests_under_way(self):
+        load = lambda: self.server.request("GET", "/load")[1]["server_load"]
+        chunks = self.server.stream("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 900,
+                                                        "ignore_eos": True})
+        next(chunks)
+        self.assertEqual(load(), 1)
+        chunks.close()
+        self.wait_until(lambda: load() == 0, "load of a departed client")
+
+    def tokens(self, text):
+        return self.server.post("/tokenize", {"prompt": text})["tokens"]
+
+    def test_scores_of_prompts_as_lm_eval_asks(self):
+        """Nested ids, two prompts at once: a logprob for every token of the prompt and one more."""
+        prompts = [self.tokens(PROMPT), self.tokens("The sun")]
+        answer = self.server.post("/v1/completions", {
+            "model": self.model, "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234,
+            "echo": True})
+        for choice, prompt in zip(answer["choices"], prompts):
+            logprobs = choice["logprobs"]
+            for name in ("token_logprobs", "top_logprobs", "tokens", "text_offset"):
+                self.assertEqual(len(logprobs[name]), len(prompt) + 1, name)
+            self.assertIsNone(logprobs["token_logprobs"][0])
+            for token, logprob, top in list(zip(*(logprobs[n] for n in ("tokens", "token_logprobs", "top_logprobs"))))[1:]:
+                self.assertEqual(top[token], logprob)
+                self.assertLessEqual(logprob, max(top.values()))
+            self.assertEqual("".join(logprobs["tokens"]), choice["text"])
+        # The same numbers one at a time, and as prompt_logprobs.
+        alone = self.complete(prompt=prompts[1], max_tokens=1, logprobs=1, echo=True)["choices"][0]["logprobs"]
+        self.assertEqual(alone["token_logprobs"], answer["choices"][1]["logprobs"]["token_logprobs"])
+        scored = self.complete(prompt=prompts[1], max_tokens=1, prompt_logprobs=1)["choices"][0]["prompt_logprobs"]
+        self.assertEqual([entry[str(token)]["logprob"] for entry, token in list(zip(scored, prompts[1]))[1:]],
+                         alone["token_logprobs"][1:-1])
+
+    def test_fields_do_what_they_say(self):
+        base = self.complete(max_tokens=40, return_token_ids=True)["choices"][0]
+        ids, text = base["token_ids"], base["text"]
+        self.assertEqual(self.tokens(PROMPT), base["prompt_token_ids"])
+
+        def choice(**fields):
+            return self.complete(**{"max_tokens": 40, "return_token_ids": True, **fields})["choices"][0]
+
+        word = text.split()[2]
+        cut = choice(stop=[word])
+        self.assertEqual((cut["text"], cut["finish_reason"], cut["stop_reason"]), (text[:text.index(word)], "stop", word))
+        kept = choice(stop=[word], include_stop_str_in_output=True)
+        self.assertEqual(kept["text"], text[:text.index(word)] + word)
+        stopped = choice(stop_token_ids=[ids[4]])
+        self.assertEqual(stopped["stop_reason"], ids[4])
+        self.assertEqual(len(stopped["token_ids"]), ids.index(ids[4]) + 1)
+        # A bias, a ban and a list of what is allowed.
+        self.assertEqual(choice(logit_bias={str(ids[3]): 100}, max_tokens=3)["token_ids"], [ids[3]] * 3)
+        self.assertNotIn(ids[0], choice(logit_bias={str(ids[0]): -100})["token_ids"])
+        self.assertNotIn(word, choice(bad_words=[word])["text"].split())
+        self.assertLessEqual(set(choice(allowed_token_ids=ids[:2], max_tokens=8)["token_ids"]), set(ids[:2]))
+        longer = choice(min_tokens=40, stop=[word])
+        self.assertEqual(len(longer["token_ids"]), 40)
+        self.assertEqual(choice(priority=-3, user="me", metadata={"a": "b"})["token_ids"], ids)
+        self.assertEqual(choice(truncate_prompt_tokens=3)["prompt_token_ids"], base["prompt_token_ids"][-3:])
+
+    def test_best_of_and_seeds(self):
+        ask = dict(prompt="I", temperature=2.0, seed=7, max_tokens=12)
+        choices = self.complete(**ask, n=4, logprobs=0)["choices"]
+        self.assertGreater(len({c["text"] for c in choices}), 1)
+        mean = lambda c: sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"])
+        best = self.complete(**ask, n=1, best_of=4)
+        self.assertEqual(best["choices"][0]["text"], max(choices, key=mean)["text"])
+        self.assertEqual(best["usage"]["completion_tokens"], sum(len(c["logprobs"]["tokens"]) for c in choices))
+
+    def test_reasoning_tokens(self):
+        answer = self.server.post("/v1/chat/completions", {
+            "model": self.model, "temperature": 0, "max_tokens": 300, "messages": [{"role": "user", "content": "Hello!"}]})
+        details = answer["usage"]["completion_tokens_details"]
+        self.assertGreater(details["reasoning_tokens"], 0)
+        self.assertLess(details["reasoning_tokens"], answer["usage"]["completion_tokens"])
 
     def test_stream_equals_whole(self):
         for fields in ({}, {"stop": ["apples"]}, {"logprobs": 2}, {"n": 2, "seed": 5, "temperature": 1.0},
@@ -129,6 +213,17 @@ class ApiTest(unittest.TestCase):
         self.refused(404, {"model": "someone-else", "prompt": "x"}, says="someone-else")
         self.assertEqual(self.server.request("GET", "/v2/nothing")[0], 404)
         self.assertEqual(self.server.request("GET", "/v1/completions")[0], 405)
+
+    def test_what_needs_constrained_decoding_says_so(self):
+        chat = {"model": self.model, "messages": [{"role": "user", "content": "Hi"}]}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+        for kind in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}):
+            self.refused(400, {**chat, "response_format": kind}, says="constrained", path="/v1/chat/completions")
+        for kind in ({"regex": "a+"}, {"grammar": "root ::= 'a'"}, {"choice": ["a"]}, {"json": {}}):
+            self.refused(400, {"model": self.model, "prompt": "x", "structured_outputs": kind}, says="constrained")
+        for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+            self.refused(400, {**chat, "tools": tools, "tool_choice": choice}, says="constrained",
+                         path="/v1/chat/completions")
 
     def test_null_means_absent(self):
         self.complete(max_tokens=None, temperature=None, stop=None, seed=None)

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 
 #include "apps/eyrie/commands.h"
 #include "apps/eyrie/serve_config.h"
@@ -104,12 +106,25 @@ engine::EngineConfig engine_config(const ServeConfig& config, const KvPlan& plan
   return out;
 }
 
+// tokenizer_config.json with the chat template, as a client that does without the files needs it.
+chat::Json tokenizer_info(const std::string& folder) {
+  std::ifstream file(folder + "/tokenizer_config.json");
+  chat::Json info = chat::Json::parse(file, nullptr, false);
+  if (!info.is_object()) info = chat::Json::object();
+  if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "TikTokenTokenizer";
+  if (std::ifstream jinja(folder + "/chat_template.jinja"); jinja) {
+    info["chat_template"] = std::string(std::istreambuf_iterator<char>(jinja), {});
+  }
+  return info;
+}
+
 server::ServerConfig server_config(const ServeConfig& config, const KvPlan& plan,
                                    const model::ModelConfig& model, DType cache_dtype) {
   server::ServerConfig out = config.server;
   out.max_model_len = static_cast<int32_t>(plan.max_model_len);
   out.vocab_size = static_cast<int32_t>(model.vocab_size);
   out.defaults = sampling_defaults(config);
+  if (config.tokenizer_info) out.tokenizer_info = tokenizer_info(config.tokenizer_path);
   out.cache_config_labels = {
       {"block_size", fmt::format("{}", plan.block_size)},
       {"num_gpu_blocks", fmt::format("{}", plan.num_blocks)},

@@ -200,6 +200,8 @@ void take_server(const ParsedFlags& flags, ServeConfig& config) {
   out.return_tokens_as_token_ids = flags.boolean("return-tokens-as-token-ids", false);
   out.enable_prompt_tokens_details = flags.boolean("enable-prompt-tokens-details", false);
   out.force_include_usage = flags.boolean("enable-force-include-usage", false);
+  out.track_server_load = flags.boolean("enable-server-load-tracking", false);
+  config.tokenizer_info = flags.boolean("enable-tokenizer-info-endpoint", false);
   out.request_id_headers = flags.boolean("enable-request-id-headers", false);
   out.access_log = !flags.boolean("disable-uvicorn-access-log", false);
   out.log_requests = flags.boolean("enable-log-requests", false);

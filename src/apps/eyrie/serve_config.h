@@ -40,6 +40,7 @@ struct ServeConfig {
 
   chat::TemplateSource chat_template;
   server::ServerConfig server;  // names, keys, parsers, limits; lengths come with the model
+  bool tokenizer_info = false;  // serve /tokenizer_info
   std::string generation_config = "auto";
   nlohmann::json override_generation_config;
 
