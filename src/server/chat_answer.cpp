@@ -134,8 +134,12 @@ class ChatAnswer final : public Answer {
   }
 
   std::string finish_reason(const Choice& choice, const Own& own) const {
-    const bool called = parses_tools_ && choice.finish == engine::FinishReason::kStop &&
-                        own.parser.num_tool_calls() > 0;
+    const int num_calls = own.parser.num_tool_calls();
+    // A stop string inside a call leaves arguments that nobody should act on.
+    const bool cut =
+        choice.stop_reason.is_string() && own.parser.num_complete_tool_calls() < num_calls;
+    const bool called =
+        parses_tools_ && choice.finish == engine::FinishReason::kStop && num_calls > 0 && !cut;
     return called ? "tool_calls" : std::string(to_string(choice.finish));
   }
 

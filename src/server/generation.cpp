@@ -402,9 +402,10 @@ Result<ChatGeneration> parse_chat(const Json& body, const Context& context) {
   generation.parser = {
       .reasoning = config.parse_reasoning,
       .starts_in_reasoning = chat.ends_in_reasoning,
-      .tools = !config.parse_tools   ? chat::ToolMode::kOff
-               : tool_choice.offered ? chat::ToolMode::kParse
-                                     : chat::ToolMode::kDrop,
+      // Nobody parses calls of a request without tools but its client, from the text.
+      .tools = tool_choice.offered                              ? chat::ToolMode::kParse
+               : chat.tool_names.empty() || !config.parse_tools ? chat::ToolMode::kOff
+                                                                : chat::ToolMode::kDrop,
       .skip_special = request.text.skip_special,
       .tool_names = std::move(chat.tool_names),
       .first_call_index = chat.num_history_calls,

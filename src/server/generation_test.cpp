@@ -250,7 +250,7 @@ TEST_F(GenerationTest, ChatRendersAndFillsTheContext) {
       "<|im_user|>user<|im_middle|>Hi<|im_end|><|im_assistant|>assistant<|im_middle|><think>");
   EXPECT_EQ(request.params.max_tokens, 64 - static_cast<int32_t>(request.prompt.size()));
   EXPECT_TRUE(result.value().parser.starts_in_reasoning);
-  EXPECT_EQ(result.value().parser.tools, chat::ToolMode::kDrop);
+  EXPECT_EQ(result.value().parser.tools, chat::ToolMode::kOff);
 }
 
 TEST_F(GenerationTest, ThinkingIsTurnedOffInEverySpelling) {
