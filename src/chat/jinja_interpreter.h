@@ -33,7 +33,10 @@ struct Items {
   const std::vector<Value>* items = nullptr;
 
   const std::vector<Value>& all() const& { return items != nullptr ? *items : owned; }
-  std::vector<Value> all() && { return items != nullptr ? *items : std::move(owned); }
+  std::vector<Value> all() && {
+    if (items != nullptr) return *items;
+    return std::move(owned);
+  }
   size_t size() const { return all().size(); }
   auto begin() const { return all().begin(); }
   auto end() const { return all().end(); }
@@ -65,7 +68,6 @@ class Interpreter {
   Text call_macro(const Stmt& macro, Scope* around, Args args);
   Value make_namespace(std::vector<std::pair<std::string, Value>> attributes);
   std::tm local_time() const;
-
 
  private:
   enum class Flow { kOn, kBreak, kContinue };
