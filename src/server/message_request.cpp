@@ -107,6 +107,7 @@ void add_messages(Fields& fields, Json& chat) {
   }
   if (conversation.failure()) return fields.fail("messages", conversation.failure()->message);
   chat["messages"] = conversation.take();
+  if (chat["messages"].empty()) return fields.fail("messages", "messages hold no content");
   // An assistant's words at the end are the beginning of the answer.
   const Json& last = chat["messages"].back();
   if (last["role"] == "assistant" && !last.contains("tool_calls")) {
@@ -212,6 +213,9 @@ Json message_error_body(const Failure& failure) {
       break;
     case FailureKind::kUnavailable:
       type = "overloaded_error";
+      break;
+    case FailureKind::kTimeout:
+      type = "timeout_error";
       break;
     case FailureKind::kInternal:
       break;

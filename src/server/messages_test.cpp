@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "server/message_request.h"
+#include "server/random_input.h"
 #include "server/testing.h"
 
 namespace eyrie::server {
@@ -120,12 +123,66 @@ TEST(MessagesTest, StopReasons) {
   EXPECT_EQ(rig.post("/v1/messages", body).json()["stop_reason"], "max_tokens");
 }
 
-// A stream put together equals the whole answer, however many tokens a step brings.
+// The message that a stream's events build.
+Json built_of(const std::vector<Json>& events) {
+  Json built;
+  std::string arguments;
+  for (const Json& event : events) {
+    const std::string type = event["type"];
+    if (type == "message_start") built = event["message"];
+    if (type == "content_block_start") {
+      EXPECT_EQ(event["index"], built["content"].size());
+      built["content"].push_back(event["content_block"]);
+      arguments.clear();
+    }
+    if (type == "content_block_delta") {
+      Json& block = built["content"].back();
+      for (const auto& [name, value] : event["delta"].items()) {
+        if (name == "type") continue;
+        if (name == "partial_json") {
+          arguments += value.get<std::string>();
+        } else {
+          block[name] = block[name].get<std::string>() + value.get<std::string>();
+        }
+      }
+    }
+    if (type == "content_block_stop" && built["content"].back()["type"] == "tool_use") {
+      const Json input = Json::parse(arguments, nullptr, false);
+      built["content"].back()["input"] = input.is_object() ? input : Json::object();
+    }
+    if (type == "message_delta") {
+      built.update(event["delta"]);
+      built["usage"] = event["usage"];
+    }
+  }
+  return built;
+}
+
+// A stream put together equals the whole answer.
+void expect_twins(const std::string& says, const std::string& more, int64_t num_right) {
+  SCOPED_TRACE(says + " | " + more + " | drafts right: " + std::to_string(num_right));
+  ServerRig rig(engine::say(byte_tokenizer(), says), num_right);
+  rig.start();
+  Json whole = rig.post("/v1/messages", message(more)).json();
+  const std::vector<Json> events =
+      named_events_of(rig.post("/v1/messages", message(more + R"(, "stream": true)")));
+  Json built = built_of(events);
+  ASSERT_TRUE(built.is_object());
+  for (Json* one : {&built, &whole}) {
+    (*one)["id"] = "id";
+    for (Json& block : (*one)["content"]) {
+      if (block.contains("signature")) block["signature"] = "s";
+    }
+  }
+  EXPECT_EQ(built, whole);
+  EXPECT_EQ(types_of(events).front(), "message_start");
+  EXPECT_EQ(types_of(events).back(), "message_stop");
+}
+
 TEST(MessagesTest, StreamsEqualTheirUnstreamedTwins) {
-  const std::string truncated = kTools + R"(, "stop_sequences": ["🦅"])";
   const std::vector<std::pair<const char*, std::string>> cases = {
       {kCall, kTools},
-      {kCall, truncated},
+      {kCall, kTools + R"(, "stop_sequences": ["🦅"])"},
       {kCall, ""},
       {kCall, kTools + R"(, "tool_choice": {"type": "none"})"},
       {"all thought", ""},
@@ -133,55 +190,42 @@ TEST(MessagesTest, StreamsEqualTheirUnstreamedTwins) {
       {"", ""},
   };
   for (const int64_t num_right : {0, 3, 6}) {
-    for (const auto& [says, more] : cases) {
-      SCOPED_TRACE(std::string(says) + more + " drafts right: " + std::to_string(num_right));
-      ServerRig rig(engine::say(byte_tokenizer(), says), num_right);
-      rig.start();
-      const Json whole = rig.post("/v1/messages", message(more)).json();
-      const std::vector<Json> events =
-          named_events_of(rig.post("/v1/messages", message(more + R"(, "stream": true)")));
-      Json built;
-      std::string arguments;
-      for (const Json& event : events) {
-        const std::string type = event["type"];
-        if (type == "message_start") built = event["message"];
-        if (type == "content_block_start") {
-          EXPECT_EQ(event["index"], built["content"].size());
-          built["content"].push_back(event["content_block"]);
-          arguments.clear();
-        }
-        if (type == "content_block_delta") {
-          Json& block = built["content"].back();
-          for (const auto& [name, value] : event["delta"].items()) {
-            if (name == "type") continue;
-            if (name == "partial_json") {
-              arguments += value.get<std::string>();
-            } else {
-              block[name] = block[name].get<std::string>() + value.get<std::string>();
-            }
-          }
-        }
-        if (type == "content_block_stop" && built["content"].back()["type"] == "tool_use") {
-          const Json input = Json::parse(arguments, nullptr, false);
-          built["content"].back()["input"] = input.is_object() ? input : Json::object();
-        }
-        if (type == "message_delta") {
-          built.update(event["delta"]);
-          built["usage"] = event["usage"];
-        }
-      }
-      ASSERT_TRUE(built.is_object());
-      for (Json* one : {&built, const_cast<Json*>(&whole)}) {
-        (*one)["id"] = "id";
-        for (Json& block : (*one)["content"]) {
-          if (block.contains("signature")) block["signature"] = "s";
-        }
-      }
-      EXPECT_EQ(built, whole);
-      EXPECT_EQ(types_of(events).front(), "message_start");
-      EXPECT_EQ(types_of(events).back(), "message_stop");
-    }
+    for (const auto& [says, more] : cases) expect_twins(says, more, num_right);
   }
+}
+
+TEST(MessagesTest, GeneratedStreamsEqualTheirUnstreamedTwins) {
+  const std::vector<std::string> ends = {
+      "", kTools, kTools + R"(, "stop_sequences": ["b<", "🦅", "ab"])",
+      kTools + R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true})"};
+  for (uint32_t seed = 0; seed < 250 && !testing::Test::HasFailure(); ++seed) {
+    std::mt19937 dice(seed);
+    expect_twins(random_answer(dice), ends[dice() % ends.size()], dice() % 7);
+  }
+}
+
+// Whatever stands where, the answer is a checked request or a sentence.
+TEST(MessagesTest, AnyBodyIsTakenOrRefused) {
+  const std::vector<std::string> words = {
+      "model",       "max_tokens",  "messages", "role",           "user",     "assistant",
+      "content",     "type",        "text",     "thinking",       "tool_use", "tool_result",
+      "tool_choice", "auto",        "tools",    "name",           "input",    "input_schema",
+      "id",          "tool_use_id", "system",   "stop_sequences", "stream",   "image"};
+  int num_taken = 0;
+  for (uint32_t seed = 0; seed < 4000; ++seed) {
+    std::mt19937 dice(seed);
+    Json body = random_json(dice, words, 5);
+    if (!body.is_object()) body = Json::object();
+    if (dice() % 2 == 0) {
+      body["max_tokens"] = 5;
+      body["messages"] = Json::array({{{"role", dice() % 2 == 0 ? "user" : "assistant"},
+                                       {"content", random_json(dice, words, 3)}}});
+    }
+    const std::string prompt = prompt_of(body);
+    EXPECT_NE(prompt, "refused: ") << body.dump();
+    num_taken += prompt.rfind("refused: ", 0) != 0;
+  }
+  EXPECT_GT(num_taken, 100);
 }
 
 TEST(MessagesTest, EventsComeInAnthropicsOrder) {
@@ -221,6 +265,7 @@ TEST(MessagesTest, BadRequestsHaveAnthropicsShape) {
   invalid("max_tokens is required", R"({"messages": [{"role": "user", "content": "Hi"}]})");
   invalid("max_tokens", R"({"max_tokens": 0, "messages": [{"role": "user", "content": "Hi"}]})");
   invalid("messages", R"({"max_tokens": 5})");
+  invalid("no content", R"({"max_tokens": 5, "messages": [{"role": "user", "content": []}]})");
   invalid("messages[0].role",
           R"({"max_tokens": 5, "messages": [{"role": "king", "content": ""}]})");
   invalid("messages[0].content[0].type",

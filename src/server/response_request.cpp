@@ -276,6 +276,7 @@ Result<ResponseGeneration> parse_response(const Json& body, const Context& conte
   ResponseGeneration generation;
   generation.store = fields.boolean("store").value_or(true);
   generation.messages = read_input(fields, earlier);
+  if (fields.failed()) return fields.failure();
   chat["messages"] = generation.messages;
   if (const auto instructions = fields.string("instructions")) {
     const Json system = {{"role", "system"}, {"content", *instructions}};

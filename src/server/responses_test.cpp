@@ -2,8 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
+#include <random>
 
+#include "server/random_input.h"
 #include "server/response_request.h"
 #include "server/testing.h"
 
@@ -115,7 +116,52 @@ TEST(ResponsesTest, EventsComeInOpenAisOrder) {
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
 }
 
-// A stream put together equals the whole answer, however many tokens a step brings.
+// A stream put together equals the whole answer.
+void expect_twins(const std::string& says, const std::string& more, int64_t num_right) {
+  SCOPED_TRACE(says + " | " + more + " | drafts right: " + std::to_string(num_right));
+  ServerRig rig(engine::say(byte_tokenizer(), says), num_right);
+  rig.start();
+  Json whole = rig.post("/v1/responses", ask(more)).json();
+  const std::vector<Json> events =
+      named_events_of(rig.post("/v1/responses", ask(more + R"(, "stream": true)")));
+  ASSERT_FALSE(events.empty());
+  Json last = events.back()["response"];
+  // What the events said piece by piece, and what the last one says at once.
+  Json items = Json::array();
+  std::string grown;
+  size_t num_logprobs = 0;
+  for (const Json& event : events) {
+    const std::string type = event["type"];
+    if (type == "response.output_item.added") {
+      grown.clear();
+      num_logprobs = 0;
+    }
+    if (event.contains("delta")) {
+      grown += event["delta"].get<std::string>();
+      num_logprobs += event.value("logprobs", Json::array()).size();
+    }
+    if (type != "response.output_item.done") continue;
+    const Json& item = event["item"];
+    items.push_back(item);
+    EXPECT_EQ(event["output_index"], items.size() - 1);
+    EXPECT_EQ(grown, item.contains("arguments") ? item["arguments"] : item["content"][0]["text"]);
+    if (item["type"] == "message") {
+      EXPECT_EQ(num_logprobs, item["content"][0]["logprobs"].size());
+    }
+  }
+  EXPECT_EQ(items, last["output"]);
+  for (Json* one : {&whole, &last}) {
+    (*one)["id"] = "id";
+    (*one)["created_at"] = 0;
+    for (Json& item : (*one)["output"]) item["id"] = "id";
+  }
+  EXPECT_EQ(last, whole);
+  EXPECT_EQ(events.back()["type"],
+            whole["status"] == "incomplete" ? "response.incomplete" : "response.completed");
+  const Json& usage = whole["usage"];
+  EXPECT_LE(usage["output_tokens_details"]["reasoning_tokens"], usage["output_tokens"]);
+}
+
 TEST(ResponsesTest, StreamsEqualTheirUnstreamedTwins) {
   const std::vector<std::pair<const char*, std::string>> cases = {
       {kCall, kTools},
@@ -128,46 +174,63 @@ TEST(ResponsesTest, StreamsEqualTheirUnstreamedTwins) {
       {"", ""},
   };
   for (const int64_t num_right : {0, 3, 6}) {
-    for (const auto& [says, more] : cases) {
-      SCOPED_TRACE(std::string(says) + more + " drafts right: " + std::to_string(num_right));
-      ServerRig rig(engine::say(byte_tokenizer(), says), num_right);
-      rig.start();
-      Json whole = rig.post("/v1/responses", ask(more)).json();
-      const std::vector<Json> events =
-          named_events_of(rig.post("/v1/responses", ask(more + R"(, "stream": true)")));
-      Json last = events.back()["response"];
-      // What the events said piece by piece, and what the last one says at once.
-      Json items = Json::array();
-      std::string grown;
-      size_t num_logprobs = 0;
-      for (const Json& event : events) {
-        const std::string type = event["type"];
-        if (event.contains("delta")) grown += event["delta"].get<std::string>();
-        if (event.contains("delta") && event.contains("logprobs")) {
-          num_logprobs += event["logprobs"].size();
-        }
-        if (type == "response.output_item.added") grown.clear();
-        if (type != "response.output_item.done") continue;
-        const Json& item = event["item"];
-        items.push_back(item);
-        EXPECT_EQ(event["output_index"], items.size() - 1);
-        EXPECT_EQ(grown,
-                  item.contains("arguments") ? item["arguments"] : item["content"][0]["text"]);
-        if (item["type"] == "message") {
-          EXPECT_EQ(num_logprobs, item["content"][0]["logprobs"].size());
-        }
-      }
-      EXPECT_EQ(items, last["output"]);
-      for (Json* one : {&whole, &last}) {
-        (*one)["id"] = "id";
-        (*one)["created_at"] = 0;
-        for (Json& item : (*one)["output"]) item["id"] = "id";
-      }
-      EXPECT_EQ(last, whole);
-      EXPECT_EQ(events.back()["type"],
-                whole["status"] == "incomplete" ? "response.incomplete" : "response.completed");
-    }
+    for (const auto& [says, more] : cases) expect_twins(says, more, num_right);
   }
+}
+
+TEST(ResponsesTest, GeneratedStreamsEqualTheirUnstreamedTwins) {
+  const std::string logprobs =
+      R"(, "include": ["message.output_text.logprobs"], "top_logprobs": 1)";
+  const std::vector<std::string> ends = {"", kTools, kTools + logprobs,
+                                         kTools + R"(, "stop": ["b<", "🦅", "ab"])",
+                                         kTools + R"(, "max_output_tokens": 30)"};
+  for (uint32_t seed = 0; seed < 250 && !testing::Test::HasFailure(); ++seed) {
+    std::mt19937 dice(seed);
+    expect_twins(random_answer(dice), ends[dice() % ends.size()], dice() % 7);
+  }
+}
+
+// Whatever stands where, the answer is a checked request or a sentence.
+TEST(ResponsesTest, AnyBodyIsTakenOrRefused) {
+  const std::vector<std::string> words = {"input",
+                                          "role",
+                                          "user",
+                                          "assistant",
+                                          "content",
+                                          "type",
+                                          "message",
+                                          "reasoning",
+                                          "summary",
+                                          "text",
+                                          "input_text",
+                                          "output_text",
+                                          "function_call",
+                                          "function_call_output",
+                                          "call_id",
+                                          "name",
+                                          "arguments",
+                                          "output",
+                                          "instructions",
+                                          "tools",
+                                          "function",
+                                          "tool_choice",
+                                          "auto",
+                                          "include",
+                                          "previous_response_id",
+                                          "store",
+                                          "stream",
+                                          "metadata"};
+  int num_taken = 0;
+  for (uint32_t seed = 0; seed < 4000; ++seed) {
+    std::mt19937 dice(seed);
+    Json body = random_json(dice, words, 5);
+    if (!body.is_object()) body = Json::object();
+    if (dice() % 2 == 0) body["input"] = random_json(dice, words, 3);
+    const std::string prompt = prompt_of(body.dump());
+    EXPECT_NE(prompt, "refused: ") << body.dump();
+    num_taken += prompt.rfind("refused: ", 0) != 0;
+  }
+  EXPECT_GT(num_taken, 100);
 }
 
 TEST(ResponsesTest, LengthIsIncomplete) {
