@@ -120,6 +120,40 @@ class Interpreter {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
+// Nested evaluations, each a few frames of the thread's stack.
+inline constexpr int kMaxDepth = 1000;
+
+// Names of a block's own, for as long as it lives.
+class Interpreter::ScopeGuard {
+ public:
+  ScopeGuard(Interpreter& in, Scope* parent) : in_(in), scope_(in.take_scope(parent)) {}
+  ~ScopeGuard() { in_.leave_scope(std::move(scope_)); }
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+  Scope& operator*() const { return *scope_; }
+
+ private:
+  Interpreter& in_;
+  std::unique_ptr<Scope> scope_;
+};
+
+// One level of recursion.
+class Interpreter::DepthGuard {
+ public:
+  explicit DepthGuard(Interpreter& in) : in_(in) {
+    if (++in.depth_ > kMaxDepth) {
+      --in.depth_;
+      throw TemplateError("the template calls itself too deeply");
+    }
+  }
+  ~DepthGuard() { --in_.depth_; }
+  DepthGuard(const DepthGuard&) = delete;
+  DepthGuard& operator=(const DepthGuard&) = delete;
+
+ private:
+  Interpreter& in_;
+};
+
 // Arguments of a call bound to parameter names, as Python binds them.
 class Params {
  public:
@@ -153,6 +187,8 @@ Value slice_value(const Value& object, const SlicePlan& plan, Budget& budget);
 int64_t length_of(const Value& value);  // len()
 
 using MethodFn = Value (*)(Interpreter& in, const Value& self, Args& args);
+using MethodTable = std::vector<std::pair<std::string_view, MethodFn>>;
+const MethodTable& string_methods();  // jinja_string_methods.cpp
 // nullptr when values of that type have no such method; jinja_methods.cpp.
 MethodFn find_method(const Value& self, std::string_view name);
 // A method that changes its object, which the sandbox keeps away.
@@ -167,7 +203,7 @@ Text format_braces(const Text& format, const Args& args, Interpreter& in);
 using BuiltinFn = Value (*)(Interpreter& in, Args& args);
 BuiltinFn find_builtin(std::string_view name);
 
-// Text that is stripped, upper-cased, … of a str; jinja_methods.cpp.
+// Text that is stripped, upper-cased, … of a str; jinja_text_operations.cpp.
 Text strip_text(const Text& text, bool left, bool right, const Value* characters, Budget& budget);
 Text replace_text(const Text& text, const Text& old, const Text& with, int64_t count,
                   Budget& budget);
