@@ -46,8 +46,7 @@ Api::Outcome Api::generate(const HttpRequest& request, Result<Parsed> parsed,
   GenerationWork work;
   work.stream = generation.stream;
   if constexpr (std::is_same_v<Parsed, ResponseGeneration>) {
-    work.answer =
-        make_answer(std::move(header), std::move(generation), config_, tokenizer_, response_store_);
+    work.answer = make_answer(std::move(header), generation, config_, tokenizer_, response_store_);
   } else {
     work.answer = make_answer(std::move(header), generation, config_, tokenizer_);
   }

@@ -71,6 +71,13 @@ class EngineWriter {
     writer_.family(full(name), "gauge", help);
     writer_.sample(full(name), labels_, value);
   }
+  template <typename Value>
+  void gauge_sample(const char* name, const std::string& label, Value value) {
+    writer_.sample(full(name), labels_ + "," + label, value);
+  }
+  void gauge_family(const char* name, const char* help) {
+    writer_.family(full(name), "gauge", help);
+  }
   void counter(const char* name, const char* help, int64_t value) {
     counter_family(name, help);
     counter_sample(name, "", value);
@@ -95,6 +102,14 @@ class EngineWriter {
 void write_engine(EngineWriter& out, const EngineStats& stats) {
   out.gauge("num_requests_running", "Sequences in the running batch.", stats.num_running);
   out.gauge("num_requests_waiting", "Sequences waiting to run.", stats.num_waiting);
+  // Nothing is put off here for any reason but room.
+  out.gauge_family("num_requests_waiting_by_reason", "Sequences waiting to run, by reason.");
+  out.gauge_sample("num_requests_waiting_by_reason", "reason=\"capacity\"", stats.num_waiting);
+  out.gauge_sample("num_requests_waiting_by_reason", "reason=\"deferred\"", 0);
+  out.gauge_family("engine_sleep_state", "Always awake.");
+  out.gauge_sample("engine_sleep_state", "sleep_state=\"awake\"", 1);
+  out.gauge_sample("engine_sleep_state", "sleep_state=\"weights_offloaded\"", 0);
+  out.gauge_sample("engine_sleep_state", "sleep_state=\"discard_all\"", 0);
   out.gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_usage);
   out.counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.",
               stats.prefix_cache_queries);

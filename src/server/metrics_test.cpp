@@ -33,6 +33,8 @@ TEST(MetricsTest, NamesAndLabelsAreThoseClientsReadByName) {
   const std::string text = metrics_text(stats, config(), HttpMetrics());
   const std::string labels = R"({engine="0",model_name="na\"no"})";
   EXPECT_THAT(text, HasSubstr("vllm:num_requests_running" + labels + " 3\n"));
+  EXPECT_THAT(text, HasSubstr("reason=\"deferred\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("sleep_state=\"awake\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("# TYPE vllm:spec_decode_num_drafts_total counter\n"));
   EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_accepted_tokens_total" + labels + " 15\n"));
   EXPECT_THAT(text, HasSubstr("vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\","

@@ -9,11 +9,11 @@ namespace {
 
 class ResponseAnswer final : public BlockAnswer {
  public:
-  ResponseAnswer(AnswerHeader header, ResponseGeneration&& generation, const ServerConfig& config,
-                 const Tokenizer& tokenizer, ResponseStore& store)
+  ResponseAnswer(AnswerHeader header, const ResponseGeneration& generation,
+                 const ServerConfig& config, const Tokenizer& tokenizer, ResponseStore& store)
       : BlockAnswer(std::move(header), generation, config, tokenizer),
-        said_(std::move(generation.said)),
-        messages_(std::move(generation.messages)),
+        said_(generation.said),
+        messages_(generation.messages),
         stores_(generation.store),
         store_(store) {}
 
@@ -202,11 +202,10 @@ class ResponseAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<Answer> make_answer(AnswerHeader header, ResponseGeneration&& generation,
+std::unique_ptr<Answer> make_answer(AnswerHeader header, const ResponseGeneration& generation,
                                     const ServerConfig& config, const Tokenizer& tokenizer,
                                     ResponseStore& store) {
-  return std::make_unique<ResponseAnswer>(std::move(header), std::move(generation), config,
-                                          tokenizer, store);
+  return std::make_unique<ResponseAnswer>(std::move(header), generation, config, tokenizer, store);
 }
 
 }  // namespace eyrie::server

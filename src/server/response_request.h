@@ -19,7 +19,7 @@ struct ResponseGeneration : ChatGeneration {
 Result<ResponseGeneration> parse_response(const Json& body, const Context& context,
                                           ResponseStore& store);
 
-std::unique_ptr<Answer> make_answer(AnswerHeader header, ResponseGeneration&& generation,
+std::unique_ptr<Answer> make_answer(AnswerHeader header, const ResponseGeneration& generation,
                                     const ServerConfig& config, const Tokenizer& tokenizer,
                                     ResponseStore& store);
 
