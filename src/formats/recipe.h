@@ -31,6 +31,9 @@ struct Recipe {
   // nullptr when the format has none.
   float (*stored_global)(float amax, DType source);
   bool global_divides = false;  // what is stored is the reciprocal
+  // The format's activations have a static second level too: stored_global of the largest
+  // magnitude that calibration saw. Engines made for the producer's files want it.
+  bool has_input_scale() const { return stored_global != nullptr; }
 };
 
 // The first recipe of a format is its default.

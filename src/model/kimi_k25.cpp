@@ -96,6 +96,7 @@ Tensor Mla::forward(const Step& s, const ModelConfig& c, std::span<const double>
 
   const Tensor kv = kv_a_proj_with_mqa.forward(s, x);  // [T, latent + rope]
   kv_a_layernorm.forward_in_place(s, kv.columns(0, latent));
+  s.tap("kv_latent", layer, kv.columns(0, latent));
   rotate(q_pe);
   rotate(kv.columns(latent, rope).split_last(1, rope));
   ops::cache_write(
@@ -171,9 +172,10 @@ KimiK25 KimiK25::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelC
   m.config_ = std::move(config);
   const ModelConfig& c = m.config_;
   m.inv_freq_ = c.rope.inv_freq(c.qk_rope_head_dim);
+  m.prefix_ = names.model;
   m.embed_tokens_ = files.weight(names.model + "embed_tokens", c.vocab_size, c.hidden_size);
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
-    const std::string prefix = fmt::format("{}layers.{}.", names.model, i);
+    const std::string prefix = m.layer_name(i);
     DecoderLayer layer;
     layer.input_layernorm =
         RmsNorm::load(loader, prefix + "input_layernorm", c.hidden_size, c.rms_norm_eps);
@@ -188,32 +190,55 @@ KimiK25 KimiK25::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelC
     m.layers_.push_back(std::move(layer));
   }
   m.norm_ = RmsNorm::load(loader, names.model + "norm", c.hidden_size, c.rms_norm_eps);
-  const std::string head = c.tie_word_embeddings ? names.model + "embed_tokens" : names.lm_head;
-  m.lm_head_ = Linear::load(loader, head, c.vocab_size, c.hidden_size);
+  m.lm_head_name_ = c.tie_word_embeddings ? names.model + "embed_tokens" : names.lm_head;
+  m.lm_head_ = Linear::load(loader, m.lm_head_name_, c.vocab_size, c.hidden_size);
   m.weight_bytes_ = m.count_weight_bytes();
   return m;
 }
 
-size_t KimiK25::count_weight_bytes() const {
-  size_t bytes = lm_head_.weight.bytes();
-  const auto add = [&](const ops::PreparedWeight& weight) { bytes += weight.bytes(); };
-  const auto add_mlp = [&](const Mlp& mlp) {
-    add(mlp.gate_up.weight);
-    add(mlp.down.weight);
+std::string KimiK25::layer_name(int64_t layer) const {
+  return fmt::format("{}layers.{}.", prefix_, layer);
+}
+
+std::vector<NamedWeight> KimiK25::named_weights() const {
+  std::vector<NamedWeight> named;
+  const auto add_mlp = [&](const std::string& prefix, const ops::PreparedWeight& gate_up,
+                           const ops::PreparedWeight& down) {
+    named.push_back({{prefix + ".gate_proj", prefix + ".up_proj"}, &gate_up});
+    named.push_back({{prefix + ".down_proj"}, &down});
   };
-  for (const DecoderLayer& layer : layers_) {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const DecoderLayer& layer = layers_[i];
     const Mla& a = layer.self_attn;
-    for (const Linear* linear : {&a.q_a_proj, &a.q_b_proj, &a.kv_a_proj_with_mqa, &a.o_proj}) {
-      add(linear->weight);
+    const std::string prefix = layer_name(static_cast<int64_t>(i));
+    named.push_back({{prefix + "self_attn.q_a_proj"}, &a.q_a_proj.weight});
+    named.push_back({{prefix + "self_attn.q_b_proj"}, &a.q_b_proj.weight});
+    named.push_back({{prefix + "self_attn.kv_a_proj_with_mqa"}, &a.kv_a_proj_with_mqa.weight});
+    named.push_back({{prefix + "self_attn.o_proj"}, &a.o_proj.weight});
+    if (layer.mlp.has_value()) {
+      add_mlp(prefix + "mlp", layer.mlp->gate_up.weight, layer.mlp->down.weight);
     }
-    for (const auto& weight : a.absorb) add(weight);
-    for (const auto& weight : a.expand) add(weight);
-    if (layer.mlp.has_value()) add_mlp(*layer.mlp);
     if (!layer.moe.has_value()) continue;
-    add(layer.moe->gate.weight);
-    for (const auto& weight : layer.moe->gate_up) add(weight);
-    for (const auto& weight : layer.moe->down) add(weight);
-    if (layer.moe->shared_experts.has_value()) add_mlp(*layer.moe->shared_experts);
+    const Moe& moe = *layer.moe;
+    named.push_back({{prefix + "mlp.gate"}, &moe.gate.weight});
+    for (size_t e = 0; e < moe.down.size(); ++e) {
+      add_mlp(fmt::format("{}mlp.experts.{}", prefix, e), moe.gate_up[e], moe.down[e]);
+    }
+    if (moe.shared_experts.has_value()) {
+      add_mlp(prefix + "mlp.shared_experts", moe.shared_experts->gate_up.weight,
+              moe.shared_experts->down.weight);
+    }
+  }
+  named.push_back({{lm_head_name_}, &lm_head_.weight});
+  return named;
+}
+
+size_t KimiK25::count_weight_bytes() const {
+  size_t bytes = 0;
+  for (const NamedWeight& named : named_weights()) bytes += named.weight->bytes();
+  for (const DecoderLayer& layer : layers_) {
+    for (const auto& weight : layer.self_attn.absorb) bytes += weight.bytes();
+    for (const auto& weight : layer.self_attn.expand) bytes += weight.bytes();
   }
   return bytes;
 }

@@ -50,6 +50,13 @@ struct DecoderLayer {
   std::optional<Moe> moe;
 };
 
+// A weight that activations meet in a linear layer, and the modules of the checkpoint it was made
+// of, in the order of its rows.
+struct NamedWeight {
+  std::vector<std::string> modules;
+  const ops::PreparedWeight* weight;
+};
+
 class KimiK25 {
  public:
   static KimiK25 load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelConfig config,
@@ -71,14 +78,27 @@ class KimiK25 {
     return layers_[static_cast<size_t>(layer)].self_attn.kv_scales;
   }
 
+  // Every linear layer but kv_b_proj, whose halves the attention keeps head by head; valid while
+  // the model lives and is not moved.
+  std::vector<NamedWeight> named_weights() const;
+  // The module whose input is the tap "kv_latent" of a layer.
+  std::string kv_b_proj_name(int64_t layer) const {
+    return layer_name(layer) + "self_attn.kv_b_proj";
+  }
+  const std::string& lm_head_name() const { return lm_head_name_; }
+
   // What a draft may share.
   const formats::Weight& embed_tokens() const { return embed_tokens_; }
   const Linear& lm_head() const { return lm_head_; }
 
  private:
   size_t count_weight_bytes() const;
+  // "language_model.model.layers.3."
+  std::string layer_name(int64_t layer) const;
 
   ModelConfig config_;
+  std::string prefix_;        // of the modules, "language_model.model."
+  std::string lm_head_name_;  // the embedding's when they are one
   std::vector<double> inv_freq_;
   formats::Weight embed_tokens_;  // [V, H]
   std::vector<DecoderLayer> layers_;

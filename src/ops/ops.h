@@ -25,11 +25,13 @@
 namespace eyrie::ops {
 
 struct OpTable;
+class ActivationObserver;
 
 struct Ctx {
   const OpTable* table = nullptr;  // cpu or reference
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;
+  ActivationObserver* observer = nullptr;  // set by ActivationObserver::watched() only
 };
 
 const OpTable& cpu_ops();        // SIMD through Highway, instruction set chosen at start

@@ -29,6 +29,8 @@ ordered_json modelopt_config(const ConfigRequest& request) {
   return config;
 }
 
+// NVFP4's activations have two levels: blocks are scaled at run time ("local"), the global scale is
+// stored.
 ordered_json compressed_args(const WeightFormat& format, bool is_weight) {
   const bool is_int4 = &format == &formats::kInt4G32, is_fp8 = &format == &formats::kFp8;
   const bool is_nvfp4 = &format == &formats::kNvfp4;
@@ -46,8 +48,8 @@ ordered_json compressed_args(const WeightFormat& format, bool is_weight) {
                        {"block_structure", nullptr}};
   if (!is_fp8) args["group_size"] = format.block_in;
   if (!is_weight) {
-    args["dynamic"] = true;  // no scale of activations is stored
-    args["observer"] = nullptr;
+    args["dynamic"] = is_nvfp4 ? ordered_json("local") : ordered_json(true);
+    args["observer"] = is_nvfp4 ? ordered_json("static_minmax") : ordered_json(nullptr);
   }
   return args;
 }
@@ -57,7 +59,7 @@ ordered_json compressed_tensors_config(const ConfigRequest& request) {
   const bool is_int4 = &format == &formats::kInt4G32;
   // Engines that are told NVFP4 activations want a static input_global_scale of every layer;
   // without one this is the NVFP4A16 of llm-compressor.
-  const bool weight_only = is_int4 || &format == &formats::kNvfp4;
+  const bool weight_only = is_int4 || (&format == &formats::kNvfp4 && !request.is_calibrated);
   const char* name = is_int4                       ? "pack-quantized"
                      : &format == &formats::kNvfp4 ? "nvfp4-pack-quantized"
                      : &format == &formats::kMxfp4 ? "mxfp4-pack-quantized"

@@ -16,6 +16,7 @@ struct ConfigRequest {
   std::vector<std::string> kept;  // linear layers that were not quantized, as the files name them
   bool is_draft = false;
   bool kv_cache_fp8 = false;
+  bool is_calibrated = false;  // layers have static scales of their activations
 };
 
 // Error when the producer's config has no place for what is asked (an FP8 KV cache).

@@ -2,6 +2,7 @@
 #include "quantize/quantize.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -129,7 +130,8 @@ ConfigRequest config_request(const Options& options, const Selection& selection,
   return {.recipe = options.recipe,
           .kept = std::move(kept),
           .is_draft = draft,
-          .kv_cache_fp8 = options.kv_cache_fp8};
+          .kv_cache_fp8 = options.kv_cache_fp8,
+          .is_calibrated = !options.input_amax.empty()};
 }
 
 void write_config(const Options& options, const ConfigRequest& request, const std::string& folder) {
@@ -143,6 +145,23 @@ void write_config(const Options& options, const ConfigRequest& request, const st
   }
 }
 
+// A calibration speaks about every layer that is quantized, or its scales would be guesses.
+void check_calibration(const Options& options, const Selection& selection) {
+  if (options.input_amax.empty()) return;
+  CHECK(options.recipe->has_input_scale(), "{} has no static scales of activations",
+        options.recipe->format->name);
+  for (const std::string& module : selection.quantized) {
+    const auto found = options.input_amax.find(module);
+    if (found == options.input_amax.end()) {
+      fail("{}: calibration saw no input of {}; --exclude it, or leave --calibration out",
+           options.input, module);
+    }
+    if (!std::isfinite(found->second)) {
+      fail("{}: calibration saw an input of {} that is not finite", options.input, module);
+    }
+  }
+}
+
 // Everything the bytes of a shard depend on. Files are told by size and time of change.
 std::string describe_work(const Options& options, const Checkpoint& files,
                           const Selection& selection) {
@@ -151,11 +170,16 @@ std::string describe_work(const Options& options, const Checkpoint& files,
     sources.push_back({file.path(), fs::file_size(file.path()),
                        fs::last_write_time(file.path()).time_since_epoch().count()});
   }
+  json input_amax = json::array();  // of the layers, in their order
+  for (const auto& [module, amax] : options.input_amax) {
+    if (selection.has(module)) input_amax.push_back(amax);
+  }
   return json{{"journal", 1},
               {"sources", sources},
               {"scheme", options.recipe->format->name},
               {"producer", options.recipe->producer},
               {"share_global_scales", options.share_global_scales},
+              {"input_amax", input_amax},
               {"quantized", selection.quantized}}
       .dump();
 }
@@ -168,6 +192,12 @@ std::vector<const WeightFormat*> schemes() {
     if (formats::find_recipe(*format) != nullptr) result.push_back(format);
   }
   return result;
+}
+
+std::vector<std::string> selected_modules(const Options& options) {
+  CHECK(options.recipe != nullptr);
+  Checkpoint files = Checkpoint::open(options.input);
+  return select(&files, options).quantized;
 }
 
 bool is_draft(const json& config) {
@@ -193,6 +223,7 @@ Report quantize(const Options& options) {
   CHECK(options.recipe != nullptr);
   Checkpoint files = Checkpoint::open(options.input);
   const Selection selection = select(&files, options);
+  check_calibration(options, selection);
   const ConfigRequest request = config_request(options, selection, is_draft(files.config()));
   producer_config(request);  // what cannot be written is an error before the work
   OutputFolder output(options.input, options.output, options.overwrite,
@@ -201,6 +232,7 @@ Report quantize(const Options& options) {
   ShardWriter writer(*options.recipe, &files, selection.quantized, options.num_threads);
   writer.on_progress = options.on_progress;
   writer.share_global_scales = options.share_global_scales;
+  if (!options.input_amax.empty()) writer.input_amax = &options.input_amax;
   std::map<std::string, std::string> shards;
   const std::set<std::string> resumed = output.finished_shards();
   for (const SafetensorsFile& file : files.files()) {

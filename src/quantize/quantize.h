@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -34,6 +35,10 @@ struct Options {
   // NVFP4: gate and up (and q, k, v) get one global scale, for engines that keep one of the two.
   // false: each its own, as Quark's file-to-file tool writes them.
   bool share_global_scales = true;
+  // What calibration saw: the largest magnitude that entered each layer, by module name. Recipes
+  // with static scales of activations store one a layer then; every quantized layer must be there.
+  // Empty: none is stored, and the config asks for none where the producer's can say so.
+  std::map<std::string, float> input_amax;
   bool overwrite = false;  // replace OUT, once the new one is complete
   int num_threads = 0;     // 0: all cores
   std::function<void(const Progress&)> on_progress = nullptr;
@@ -51,6 +56,9 @@ struct Report {
 // Error (one sentence) when something is wrong with input, output or patterns; OUT.partial is gone
 // then, unless it holds finished shards to resume from.
 Report quantize(const Options& options);
+
+// The layers quantize() would quantize, sorted; the same Errors.
+std::vector<std::string> selected_modules(const Options& options);
 
 // The formats quantize() makes.
 std::vector<const formats::WeightFormat*> schemes();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <map>
 
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
@@ -426,6 +427,103 @@ TEST(QuantizeTest, ModelOptsSecondFile) {
               IsSupersetOf({std::string("language_model.lm_head"), std::string("lm_head")}));
 }
 
+// ---- calibration --------------------------------------------------------------------------------
+
+// The first shard's layers, and what entered them.
+const std::map<std::string, float> kAmax = {{kLayer + "mlp.experts.0.up_proj", 5.0f},
+                                            {kLayer + "mlp.experts.0.gate_proj", 8.0f},
+                                            {kLayer + "mlp.experts.1.down_proj", 0.75f}};
+
+TEST(QuantizeTest, CalibratedInputScalesByProducer) {
+  const struct {
+    const char* producer;
+    const char* name;
+    std::vector<int64_t> shape;
+    bool reciprocal;
+  } kCases[] = {{"modelopt", ".input_scale", {}, false},
+                {"quark", ".input_scale_2", {}, false},
+                {"compressed-tensors", ".input_global_scale", {1}, true}};
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.producer);
+    Target target;
+    target.first.push_back(random_tensor(kLayer + "mlp.experts.0.gate_proj.weight", 5, 64));
+    target.write();
+    Options options = target.options(formats::kNvfp4);
+    options.recipe = formats::find_recipe(formats::kNvfp4, c.producer);
+    options.input_amax = kAmax;
+    EXPECT_EQ(quantize(options).num_quantized, 3);
+    testing::internal::CaptureStderr();
+    Checkpoint files = Checkpoint::open(target.out);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    // Up runs beside gate, whose 8 is the larger of one and the same input.
+    const std::map<std::string, float> want = {{kLayer + "mlp.experts.0.up_proj", 8.0f},
+                                               {kLayer + "mlp.experts.0.gate_proj", 8.0f},
+                                               {kLayer + "mlp.experts.1.down_proj", 0.75f}};
+    int num_scales = 0;
+    for (const std::string& name : files.names()) num_scales += name.find(".input_") != name.npos;
+    EXPECT_EQ(num_scales, 3);
+    for (const auto& [module, amax] : want) {
+      const Tensor* scale = files.find(module + c.name);
+      ASSERT_NE(scale, nullptr) << module;
+      ASSERT_EQ(scale->dtype(), DType::kF32);
+      EXPECT_EQ(scale->rank(), static_cast<int>(c.shape.size()));
+      float stored = 0;
+      std::memcpy(&stored, scale->raw(), sizeof stored);
+      EXPECT_FLOAT_EQ(stored, c.reciprocal ? 2688 / amax : amax / 2688);
+      EXPECT_FLOAT_EQ(files.stored_weight(module).input_scale, amax / 2688);
+    }
+    // The weights are what they are without calibration.
+    options.input_amax.clear();
+    options.output = target.folder.file("plain");
+    quantize(options);
+    Checkpoint plain = Checkpoint::open(options.output);
+    EXPECT_EQ(files.names().size(), plain.names().size() + 3);
+    for (const std::string& name : plain.names()) {
+      const Tensor &a = *files.find(name), &b = *plain.find(name);
+      ASSERT_EQ(a.bytes(), b.bytes());
+      EXPECT_EQ(std::memcmp(a.raw(), b.raw(), a.bytes()), 0) << name;
+    }
+  }
+}
+
+// The words of llm-compressor's NVFP4 (W4A4); without calibration its NVFP4A16.
+TEST(QuantizeTest, CompressedTensorsSaysWhatTheActivationsAre) {
+  const Target target;
+  Options options = target.options(formats::kNvfp4);
+  options.recipe = formats::find_recipe(formats::kNvfp4, "compressed-tensors");
+  options.input_amax = kAmax;
+  quantize(options);
+  const auto group = [&](const std::string& folder) {
+    return json::parse(
+        read_text_file(folder + "/config.json"))["quantization_config"]["config_groups"]["group_0"];
+  };
+  const json activations = group(target.out)["input_activations"];
+  EXPECT_EQ(activations["dynamic"], "local");
+  EXPECT_EQ(activations["strategy"], "tensor_group");
+  EXPECT_EQ(activations["num_bits"], 4);
+  EXPECT_EQ(activations["group_size"], 16);
+  EXPECT_EQ(group(target.out)["weights"]["dynamic"], false);
+  options.input_amax.clear();
+  options.output = target.folder.file("plain");
+  quantize(options);
+  EXPECT_TRUE(group(options.output)["input_activations"].is_null());
+}
+
+TEST(QuantizeTest, CalibrationMustSpeakAboutEveryLayer) {
+  const Target target;
+  Options options = target.options(formats::kNvfp4);
+  options.input_amax = {{kLayer + "mlp.experts.0.up_proj", 5.0f}};
+  EXPECT_THAT(target.error(options),
+              HasSubstr("saw no input of " + kLayer + "mlp.experts.1.down_proj"));
+  options.input_amax = kAmax;
+  options.input_amax[kLayer + "mlp.experts.0.up_proj"] = NAN;
+  EXPECT_THAT(target.error(options), AllOf(HasSubstr("experts.0.up_proj"), HasSubstr("finite")));
+  EXPECT_FALSE(fs::exists(target.out));
+  EXPECT_EQ(selected_modules(options),
+            (std::vector<std::string>{kLayer + "mlp.experts.0.up_proj",
+                                      kLayer + "mlp.experts.1.down_proj"}));
+}
+
 // ---- interruption -------------------------------------------------------------------------------
 
 // Runs quantize() in a child that is killed once a second shard has begun.
@@ -455,6 +553,7 @@ TEST(QuantizeTest, AKilledRunIsTakenUpAndGivesTheSameBytes) {
   for (const formats::WeightFormat* format : {&formats::kMxfp4, &formats::kNvfp4}) {
     const Target target;
     Options options = target.options(*format);
+    if (format == &formats::kNvfp4) options.input_amax = kAmax;
     run_and_kill(options, bytes_of_all(target.first));
     EXPECT_FALSE(fs::exists(target.out));
     const std::string first = target.out + ".partial/1.safetensors";
@@ -497,6 +596,13 @@ TEST(QuantizeTest, OtherWorkStartsOver) {
   other = options;
   other.include = {"*shared_experts*"};
   EXPECT_EQ(quantize(other).num_resumed_shards, 0);
+  fs::remove_all(target.out);
+
+  Options calibrated = target.options(formats::kNvfp4);
+  calibrated.input_amax = kAmax;
+  run_and_kill(calibrated, first);
+  calibrated.input_amax[kLayer + "mlp.experts.1.down_proj"] = 0.76f;
+  EXPECT_EQ(quantize(calibrated).num_resumed_shards, 0);
   fs::remove_all(target.out);
 
   run_and_kill(options, first);

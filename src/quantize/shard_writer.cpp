@@ -107,7 +107,8 @@ std::vector<ShardWriter::Writer::Item> ShardWriter::plan(const SafetensorsFile& 
     }
     const int64_t bits = tensor.dim(1) * 8 * static_cast<int64_t>(dtype_bytes(tensor.dtype()));
     const int64_t in = bits / files_.format_of(module)->bits_per_element;
-    for (auto& item : layout_of(recipe_, module, tensor.dim(0), in).items()) items.push_back(item);
+    for (auto& item : layout_of(recipe_, module, tensor.dim(0), in, input_amax != nullptr).items())
+      items.push_back(item);
   }
   return items;
 }
@@ -246,11 +247,23 @@ float ShardWriter::global_of(const std::string& module) {
   return recipe_.stored_global(place->second, source);
 }
 
+// As global_of, of the activations: layers that run as one have one input. float32 whatever the
+// weight's dtype, since the activations were.
+float ShardWriter::input_global_of(const std::string& module) const {
+  float largest = 0.0f;
+  for (const std::string& part : fused_with(module)) {
+    const auto found = input_amax->find(part);
+    if (found != input_amax->end()) largest = std::max(largest, found->second);
+  }
+  return recipe_.stored_global(largest, DType::kF32);
+}
+
 void ShardWriter::encode(const std::string& module, Writer* writer) {
   const WeightFormat& format = *recipe_.format;
   const float global = recipe_.stored_global != nullptr ? global_of(module) : 1.0f;
   const Weight weight = files_.stored_weight(module);
-  const LayerLayout layout = layout_of(recipe_, module, weight.out, weight.in);
+  const LayerLayout layout =
+      layout_of(recipe_, module, weight.out, weight.in, input_amax != nullptr);
   const auto in = static_cast<size_t>(weight.in), block = static_cast<size_t>(format.block_out);
   const size_t data_row =
       static_cast<size_t>(format.data_columns(weight.in)) * dtype_bytes(format.data_dtype);
@@ -276,6 +289,10 @@ void ShardWriter::encode(const std::string& module, Writer* writer) {
   writer->write(layout.scales.name, scales_);
   for (const Writer::Item& item : layout.global) {
     writer->write(item.name, std::as_bytes(std::span(&global, 1)));
+  }
+  for (const Writer::Item& item : layout.input) {
+    const float input_global = input_global_of(module);
+    writer->write(item.name, std::as_bytes(std::span(&input_global, 1)));
   }
   const int64_t shape[2] = {weight.out, weight.in};
   for (const Writer::Item& item : layout.shape) {

@@ -25,7 +25,8 @@ class ShardWriter {
               const std::vector<std::string>& quantized, int num_threads);
 
   std::function<void(const Progress&)> on_progress;
-  bool share_global_scales = true;  // Options says what it means
+  bool share_global_scales = true;                           // Options says what it means
+  const std::map<std::string, float>* input_amax = nullptr;  // Options'; must hold every layer
 
   void write(const checkpoint::SafetensorsFile& file, const std::string& path);
   // Counts a shard that is there already.
@@ -42,6 +43,7 @@ class ShardWriter {
   void copy(const std::string& name, const Tensor& tensor, Writer* writer);
   void encode(const std::string& module, Writer* writer);
   float global_of(const std::string& module);
+  float input_global_of(const std::string& module) const;
   float largest_of(const std::string& module);
   std::optional<int64_t> decode(const formats::Weight& weight, int64_t first,
                                 std::span<float> values) const;
