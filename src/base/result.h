@@ -19,6 +19,7 @@ enum class FailureKind {
   kTooLarge,         // 413
   kOverloaded,       // 429, may succeed later
   kUnavailable,      // 503, shutting down or engine dead
+  kTimeout,          // 504, took longer than a request may
   kInternal,         // 500
 };
 

@@ -256,8 +256,8 @@ void Engine::publish_event(const sched::SequenceEvent& event, const runtime::Row
 
   if (chunk.finish != FinishReason::kNone) {
     end_sequence(event.seq_id, std::move(chunk));
-  } else if (!chunk.pieces.empty()) {
-    sequence.request->stream->publish(std::move(chunk));
+  } else if (!chunk.pieces.empty() && !sequence.request->stream->publish(std::move(chunk))) {
+    abort(sequence.request->id);  // nobody reads it
   }
 }
 
@@ -343,12 +343,11 @@ void Engine::log_stats(Clock::time_point now) {
   EngineStats current = stats();
   const double seconds = seconds_between(logged_at_, now);
   const bool idle = current.num_steps == logged_.num_steps && current.num_running == 0;
-  // One more line after the work has ended shows that it has; an idle server then says nothing.
-  if (!idle || !logged_idle_) {
-    log::info("{}", stats_log_line(logged_, current, seconds));
-    const std::string drafts = spec_decode_log_line(logged_, current, seconds);
-    if (!drafts.empty()) log::info("{}", drafts);
-  }
+  // One more line after the work has ended shows that it has; an idle server is quiet then.
+  const log::Level level = idle && logged_idle_ ? log::Level::kDebug : log::Level::kInfo;
+  log::write(level, stats_log_line(logged_, current, seconds));
+  const std::string drafts = spec_decode_log_line(logged_, current, seconds);
+  if (!drafts.empty()) log::write(level, drafts);
   logged_ = std::move(current);
   logged_at_ = now;
   logged_idle_ = idle;

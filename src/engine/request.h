@@ -52,33 +52,58 @@ struct OutputChunk {
 };
 
 // Lives as long as either side needs it (hence shared_ptr): the client may leave before the engine
-// is done with it, and the engine may be done before a slow client has read everything. Bounded by
-// what its choices may generate.
+// is done with it, and the engine may be done before a slow client has read everything. Bounded:
+// what is not taken grows to kMaxPendingBytes, then the stream is overrun and its request ends.
 class OutputStream {
  public:
   // notify runs on the engine thread whenever the stream stops being empty: it must be quick and
   // may only wake somebody up.
   explicit OutputStream(std::function<void()> notify) : notify_(std::move(notify)) {}
 
-  void publish(OutputChunk&& chunk) {
+  static constexpr size_t kMaxPendingBytes = size_t{16} << 20;
+
+  // False: nobody has taken anything for so long that the chunk is dropped, as are all later ones.
+  bool publish(OutputChunk&& chunk) {
     bool was_empty = false;
     {
       std::lock_guard lock(mutex_);
       was_empty = chunks_.empty();
+      pending_bytes_ += approximate_bytes(chunk);
+      overrun_ = overrun_ || (pending_bytes_ > kMaxPendingBytes && !was_empty);
+      if (overrun_) return false;
       chunks_.push_back(std::move(chunk));
     }
     if (was_empty) notify_();
+    return true;
   }
 
   // Everything published since the last take(), in order.
   std::vector<OutputChunk> take() {
     std::lock_guard lock(mutex_);
+    pending_bytes_ = 0;
     return std::exchange(chunks_, {});
   }
 
+  bool overrun() const {
+    std::lock_guard lock(mutex_);
+    return overrun_;
+  }
+
  private:
-  std::mutex mutex_;
+  static size_t approximate_bytes(const OutputChunk& chunk) {
+    size_t bytes = sizeof(chunk) + chunk.pieces.size() * sizeof(TextPiece);
+    for (const auto* list : {&chunk.logprobs, &chunk.prompt_logprobs}) {
+      for (const runtime::Logprobs& entry : *list) {
+        bytes += sizeof(entry) + entry.top.size() * sizeof(entry.token);
+      }
+    }
+    return bytes;
+  }
+
+  mutable std::mutex mutex_;
   std::vector<OutputChunk> chunks_;
+  size_t pending_bytes_ = 0;
+  bool overrun_ = false;
   const std::function<void()> notify_;
 };
 

@@ -22,6 +22,8 @@ int http_status(FailureKind kind) {
       return 429;
     case FailureKind::kUnavailable:
       return 503;
+    case FailureKind::kTimeout:
+      return 504;
     case FailureKind::kInternal:
       return 500;
   }
@@ -44,6 +46,8 @@ const char* error_type(FailureKind kind) {
       return "RateLimitError";
     case FailureKind::kUnavailable:
       return "ServiceUnavailableError";
+    case FailureKind::kTimeout:
+      return "TimeoutError";
     case FailureKind::kInternal:
       return "InternalServerError";
   }

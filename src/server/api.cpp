@@ -47,6 +47,13 @@ bool has_word(std::string_view words, std::string_view word) {
   return false;
 }
 
+// "GET POST" as an Allow header lists it.
+std::string allowed_methods(std::string_view methods) {
+  std::string allowed;
+  for (const char c : methods) allowed += c == ' ' ? std::string(", ") : std::string(1, c);
+  return allowed + (has_word(methods, "GET") ? ", HEAD, OPTIONS" : ", OPTIONS");
+}
+
 bool starts_with_any(const std::string& path, std::initializer_list<const char*> prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
                      [&](const char* prefix) { return path.rfind(prefix, 0) == 0; });
@@ -109,13 +116,19 @@ Api::Outcome Api::handle(const HttpRequest& request) {
     return message_failure_reply({FailureKind::kUnauthorized, "invalid x-api-key", ""});
   }
   if (route == nullptr) return json_reply({{"detail", "Not Found"}}, 404);
-  if (!has_word(route->methods, request.method)) {
-    return json_reply({{"detail", "Method Not Allowed"}}, 405);
+  const std::string allowed = allowed_methods(route->methods);
+  if (request.method == "OPTIONS") return HttpReply{200, "", "", {{"Allow", allowed}}};
+  // A HEAD is a GET whose body is not sent.
+  if (!has_word(route->methods, request.method == "HEAD" ? "GET" : request.method)) {
+    HttpReply reply = json_reply({{"detail", "Method Not Allowed"}}, 405);
+    reply.headers = {{"Allow", allowed}};
+    return reply;
   }
   return (this->*route->handler)(request);
 }
 
 bool Api::is_authorized(const HttpRequest& request) const {
+  if (request.method == "OPTIONS") return true;
   if (config_.api_keys.empty() || !starts_with_any(request.path, {"/v1", "/v2", "/inference"})) {
     return true;
   }

@@ -32,6 +32,7 @@ struct HttpReply {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
+  Headers headers = {};  // more of them
 };
 
 HttpReply failure_reply(const Failure& failure);

@@ -2,6 +2,7 @@
 
 #include "chat/parser.h"
 #include "server/answer.h"
+#include "server/event_template.h"
 
 namespace eyrie::server {
 namespace {
@@ -32,6 +33,7 @@ class ChatAnswer final : public Answer {
     chat::OutputParser parser;
     std::vector<Delta> deltas;  // all of them (unstreamed), or those of one chunk
     Json logprobs = Json::array();
+    EventTemplate content_event, reasoning_event;
   };
 
   const char* object_name() const override {
@@ -56,7 +58,34 @@ class ChatAnswer final : public Answer {
     if (is_stream_) stream_deltas(choice, choice_idx, own, events);
   }
 
+  // Text of one kind in the middle of a stream, with nothing beside it. False: it is something
+  // else.
+  bool stream_text(const Choice& choice, int32_t choice_idx, Own& own, std::string& events) {
+    const bool is_plain = choice.started && choice.finish == engine::FinishReason::kNone &&
+                          !wants_logprobs_ && !return_token_ids_ && !continuous_usage_;
+    if (!is_plain || own.deltas.empty()) return false;
+    const Delta::Kind kind = own.deltas.front().kind;
+    if (kind != Delta::Kind::kContent && kind != Delta::Kind::kReasoning) return false;
+    if (!is_shown(own.deltas.front())) return false;
+    for (const Delta& delta : own.deltas) {
+      if (delta.kind != kind) return false;
+    }
+    std::string& text = own.deltas.front().text;
+    for (size_t i = 1; i < own.deltas.size(); ++i) text += own.deltas[i].text;
+    EventTemplate& event = kind == Delta::Kind::kContent ? own.content_event : own.reasoning_event;
+    if (event.empty()) {
+      Delta slot = own.deltas.front();
+      slot.text = EventTemplate::kSlot;
+      event = EventTemplate(
+          stream_chunk(stream_entry(choice_idx, delta_json(slot)), choice, choice.num_tokens));
+    }
+    event.append(text, events);
+    own.deltas.clear();
+    return true;
+  }
+
   void stream_deltas(Choice& choice, int32_t choice_idx, Own& own, std::string& events) {
+    if (stream_text(choice, choice_idx, own, events)) return;
     const bool is_last = choice.finish != engine::FinishReason::kNone;
     if (!choice.started) {
       Json entry = stream_entry(choice_idx, {{"role", role_}, {"content", ""}});

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/answer.h"
+#include "server/event_template.h"
 #include "tokenizer/utf8.h"
 
 namespace eyrie::server {
@@ -32,6 +33,7 @@ class CompletionAnswer final : public Answer {
     int64_t text_offset = 0;  // characters, as Python counts them
     double sum_logprob = 0;   // of the answer's tokens
     int64_t num_logprobs = 0;
+    EventTemplate event;
     double mean_logprob() const {
       return sum_logprob / static_cast<double>(std::max<int64_t>(num_logprobs, 1));
     }
@@ -55,11 +57,23 @@ class CompletionAnswer final : public Answer {
     }
     if (!is_stream_) return;
 
+    const bool is_plain = choice.finish == engine::FinishReason::kNone && !wants_logprobs_ &&
+                          !return_token_ids_ && !continuous_usage_;
+    if (is_plain && !own.event.empty()) {
+      own.event.append(own.text, events);
+      own.text.clear();
+      return;
+    }
     Json entry = {{"index", choice_idx},
-                  {"text", std::exchange(own.text, {})},
+                  {"text", is_plain ? EventTemplate::kSlot : std::exchange(own.text, {})},
                   {"logprobs", take_logprobs(own)},
                   {"finish_reason", finish_json(choice)},
                   {"stop_reason", choice.stop_reason}};
+    if (is_plain) {
+      own.event = EventTemplate(stream_chunk(std::move(entry), choice, choice.num_tokens));
+      own.event.append(std::exchange(own.text, {}), events);
+      return;
+    }
     if (return_token_ids_) {
       entry["prompt_token_ids"] = is_first ? Json(prompt_of(choice)) : Json(nullptr);
       entry["token_ids"] = std::exchange(choice.token_ids, {});

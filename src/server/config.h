@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "chat/message.h"
+#include "server/cors.h"
 
 namespace eyrie::server {
 
@@ -24,6 +25,17 @@ struct SamplingDefaults {
   std::optional<int32_t> max_tokens;  // max_new_tokens
 };
 
+enum class ClientCerts { kNone, kOptional, kRequired };
+
+// PEM files; without certificate and key the server speaks plain HTTP.
+struct TlsConfig {
+  std::string cert_file;
+  std::string key_file;
+  std::string ca_file;  // who signs clients' certificates
+  ClientCerts client_certs = ClientCerts::kNone;
+  std::string ciphers;  // of TLS 1.2, OpenSSL's list; empty: its default
+};
+
 struct ServerConfig {
   std::vector<std::string> served_model_names;  // at least one; answers use the first
   std::string model_root;                       // the path, shown by /v1/models
@@ -33,6 +45,9 @@ struct ServerConfig {
   std::string system_fingerprint;
 
   std::vector<std::string> api_keys;  // any of them opens /v1, /v2 and /inference
+  CorsConfig cors;
+  TlsConfig tls;
+  std::string root_path;  // "/prefix" of a proxy that passes it on; paths work with and without it
   SamplingDefaults defaults;
   int32_t max_logprobs = 20;  // -1 = no cap
   chat::Json default_chat_template_kwargs = chat::Json::object();
@@ -49,15 +64,20 @@ struct ServerConfig {
   bool track_server_load = false;
   bool request_id_headers = false;
   bool access_log = true;
+  std::vector<std::string> silent_paths;  // no access log lines
   bool log_requests = false;
   bool engine_metrics = true;                              // off with --disable-log-stats
   std::map<std::string, std::string> cache_config_labels;  // of vllm:cache_config_info
 
   int num_io_threads = 1;
+  int num_work_threads = 1;  // read bodies and render prompts, so that streams never wait for it
   size_t max_body_bytes = size_t{32} << 20;
   uint32_t max_header_bytes = 64U << 10;
+  int32_t max_header_count = 256;
   int32_t max_connections = 8192;
-  int32_t max_choices = 1024;              // prompts x n of one request
+  int32_t max_choices = 1024;  // prompts x n of one request
+  // A request that is not finished by then ends with 504; 0 = no limit.
+  std::chrono::milliseconds request_timeout{0};
   std::chrono::seconds read_timeout{120};  // an idle connection, or a request that trickles in
   std::chrono::seconds write_timeout{60};  // a client that does not read loses its request
 };

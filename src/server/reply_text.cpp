@@ -16,24 +16,17 @@ std::string head(int status, const std::string& content_type, const ReplyContext
   std::string text = fmt::format("HTTP/1.1 {} {}\r\nServer: eyrie\r\n", status, reason(status));
   if (!content_type.empty()) text += fmt::format("Content-Type: {}\r\n", content_type);
   text += context.keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
-  if (context.has_origin) text += "Access-Control-Allow-Origin: *\r\n";
-  if (!context.request_id.empty()) text += fmt::format("X-Request-Id: {}\r\n", context.request_id);
+  for (const auto& [name, value] : context.headers) text += fmt::format("{}: {}\r\n", name, value);
   return text;
 }
 
 std::string whole_reply(const HttpReply& reply, const ReplyContext& context) {
   std::string text = head(reply.status, reply.body.empty() ? "" : reply.content_type, context);
   if (reply.status == 429 || reply.status == 503) text += "Retry-After: 1\r\n";
+  for (const auto& [name, value] : reply.headers) text += fmt::format("{}: {}\r\n", name, value);
   text += fmt::format("Content-Length: {}\r\n\r\n", reply.body.size());
   if (!context.is_head) text += reply.body;
   return text;
-}
-
-std::string preflight_reply(const ReplyContext& context) {
-  return head(200, "", context) +
-         "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
-         "Access-Control-Allow-Headers: authorization, content-type, x-request-id\r\n"
-         "Access-Control-Max-Age: 600\r\nContent-Length: 0\r\n\r\n";
 }
 
 std::string stream_piece(const std::string& events, bool is_first, const ReplyContext& context) {

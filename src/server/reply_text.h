@@ -14,15 +14,12 @@ struct ReplyContext {
   bool keep_alive = true;
   bool is_head = false;
   bool is_http_1_0 = false;
-  bool has_origin = false;
-  std::string request_id;  // echoed when not empty
+  Headers headers;  // of CORS, and the echoed request id
 };
 
 // Status line and headers, without what depends on the body and without the empty line.
 std::string head(int status, const std::string& content_type, const ReplyContext& context);
 std::string whole_reply(const HttpReply& reply, const ReplyContext& context);
-// To a browser's question whether it may ask.
-std::string preflight_reply(const ReplyContext& context);
 // A piece of an event stream: the head before the first one, a chunk where the client knows chunks.
 std::string stream_piece(const std::string& events, bool is_first, const ReplyContext& context);
 

@@ -2,6 +2,8 @@
 // client has left while it waits for tokens.
 #pragma once
 
+#include <poll.h>
+
 #include <utility>  // before asio: Debian's Boost 1.74 forgets it
 
 #include <boost/asio/awaitable.hpp>
@@ -23,7 +25,9 @@ namespace asio = boost::asio;
 class Wake : public std::enable_shared_from_this<Wake> {
  public:
   explicit Wake(asio::ip::tcp::socket& socket)
-      : socket_(socket), timer_(std::in_place, socket.get_executor()) {}
+      : socket_(socket),
+        timer_(std::in_place, socket.get_executor()),
+        look_again_(std::in_place, socket.get_executor()) {}
 
   // Any thread. What is posted keeps this object, not the connection, alive.
   void notify() {
@@ -42,10 +46,10 @@ class Wake : public std::enable_shared_from_this<Wake> {
                        });
   }
 
-  // Returns after the next notify(), or when the client has left.
-  asio::awaitable<void> wait() {
+  // Returns after the next notify(), when the client has left, or at `deadline`.
+  asio::awaitable<void> wait(asio::steady_timer::time_point deadline) {
     boost::system::error_code ignored;
-    timer_->expires_at(asio::steady_timer::time_point::max());
+    timer_->expires_at(deadline);
     co_await timer_->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
 
@@ -56,6 +60,7 @@ class Wake : public std::enable_shared_from_this<Wake> {
     std::lock_guard lock(mutex_);
     closed_ = true;
     timer_.reset();
+    look_again_.reset();
   }
 
  private:
@@ -65,26 +70,30 @@ class Wake : public std::enable_shared_from_this<Wake> {
 
   void on_readable(const boost::system::error_code& error) {
     if (closed_ || error == asio::error::operation_aborted) return;
-    char byte = 0;
-    boost::system::error_code peek_error;
-    socket_.non_blocking(true, peek_error);
-    const size_t size =
-        socket_.receive(asio::buffer(&byte, 1), asio::socket_base::message_peek, peek_error);
-    // Bytes are the next request, sent early: it waits its turn, and nobody watches meanwhile.
-    if (!peek_error && size > 0) return;
-    if (peek_error == asio::error::would_block) {
+    pollfd state{socket_.native_handle(), POLLIN | POLLRDHUP, 0};
+    ::poll(&state, 1, 0);
+    if ((state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0) {
+      client_left_ = true;
+      timer_->cancel();
+    } else if ((state.revents & POLLIN) == 0) {
       watch();
-      return;
+    } else {
+      // The next request, sent early: it waits its turn, and readability says nothing meanwhile.
+      look_again_->expires_after(kLookAgain);
+      look_again_->async_wait([self = shared_from_this()](const boost::system::error_code& later) {
+        self->on_readable(later);
+      });
     }
-    client_left_ = true;
-    timer_->cancel();
   }
+
+  static constexpr std::chrono::milliseconds kLookAgain{200};
 
   std::mutex mutex_;
   bool closed_ = false;  // written under the mutex and on the strand
   bool client_left_ = false;
   asio::ip::tcp::socket& socket_;  // of the connection; not touched after close()
   std::optional<asio::steady_timer> timer_;
+  std::optional<asio::steady_timer> look_again_;
 };
 
 }  // namespace eyrie::server

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "apps/eyrie/commands.h"
 #include "apps/eyrie/serve_config.h"
@@ -102,7 +104,9 @@ engine::EngineConfig engine_config(const ServeConfig& config, const KvPlan& plan
                    .num_speculative_tokens =
                        config.speculative ? config.speculative->num_speculative_tokens : 0};
   out.seed = config.seed;
-  if (!config.log_stats) out.log_interval = std::chrono::seconds(0);
+  out.max_sequences = config.max_num_seqs + config.max_queued_requests;
+  out.health_deadline = config.step_deadline;
+  out.log_interval = config.log_stats ? config.log_interval : std::chrono::seconds(0);
   return out;
 }
 
@@ -133,6 +137,20 @@ server::ServerConfig server_config(const ServeConfig& config, const KvPlan& plan
   return out;
 }
 
+// While requests drain: a second SIGTERM ends the process at once, except right after the first,
+// since some supervisors send it to the process and to its group; a Ctrl-C always does.
+void end_at_next_signal(const sigset_t& signals) {
+  constexpr std::chrono::seconds kSameSignal{1};
+  std::thread([signals, start = Clock::now()] {
+    int signal = 0;
+    do {
+      sigwait(&signals, &signal);
+    } while (signal == SIGTERM && Clock::now() - start < kSameSignal);
+    log::warning("signal {}: ending at once", signal);
+    std::_Exit(128 + signal);
+  }).detach();
+}
+
 void serve_until_signal(const ServeConfig& config, server::Server& server, engine::Engine& engine,
                         const sigset_t& signals) {
   int signal = 0;
@@ -140,11 +158,7 @@ void serve_until_signal(const ServeConfig& config, server::Server& server, engin
   if (engine.dead()) return;
   log::info("signal {}: no new requests; {} running sequences have {} s to finish", signal,
             engine.num_live_sequences(), config.shutdown_seconds);
-  // A second Ctrl-C ends the process at once. A second SIGTERM does not: supervisors repeat it.
-  sigset_t interrupt;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
-  pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+  end_at_next_signal(signals);
   server.stop_accepting();
   engine.drain(std::chrono::seconds(config.shutdown_seconds));
   server.drain(std::chrono::seconds(5));
@@ -194,7 +208,8 @@ int serve(const ParsedFlags& flags) {
                         engine, tokenizer, *chat_template);
   engine.start();
   ledger.ready(fmt::format(
-      "http://{}:{} on {} ({} threads){}", config.host, server.port(), ops::cpu_isa(), num_threads,
+      "{}://{}:{} on {} ({} threads){}", config.server.tls.cert_file.empty() ? "http" : "https",
+      config.host, server.port(), ops::cpu_isa(), num_threads,
       config.speculative
           ? fmt::format(", EAGLE-3 with {} drafts", config.speculative->num_speculative_tokens)
           : ""));

@@ -9,8 +9,8 @@
 #include <limits>
 #include <string_view>
 
+#include "apps/eyrie/serve_service.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/version.h"
 #include "checkpoint/checkpoint.h"
@@ -202,22 +202,10 @@ void take_server(const ParsedFlags& flags, ServeConfig& config) {
   out.force_include_usage = flags.boolean("enable-force-include-usage", false);
   out.track_server_load = flags.boolean("enable-server-load-tracking", false);
   config.tokenizer_info = flags.boolean("enable-tokenizer-info-endpoint", false);
-  out.request_id_headers = flags.boolean("enable-request-id-headers", false);
-  out.access_log = !flags.boolean("disable-uvicorn-access-log", false);
   out.log_requests = flags.boolean("enable-log-requests", false);
   out.engine_metrics = config.log_stats;
   config.generation_config = flags.string("generation-config", "auto");
   config.override_generation_config = flags.json("override-generation-config");
-}
-
-void set_log_level(const ParsedFlags& flags) {
-  const std::string level = flags.string("uvicorn-log-level", "info");
-  check_one_of(
-      "uvicorn-log-level", level,
-      std::array<std::string_view, 6>{"critical", "error", "warning", "info", "debug", "trace"});
-  if (level == "debug" || level == "trace") log::set_level(log::Level::kDebug);
-  if (level == "warning") log::set_level(log::Level::kWarning);
-  if (level == "error" || level == "critical") log::set_level(log::Level::kError);
 }
 
 }  // namespace
@@ -272,13 +260,13 @@ std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& 
 ServeConfig serve_config_from(const ParsedFlags& flags) {
   ServeConfig config;
   config.notes = flags.notes();
-  set_log_level(flags);
   take_model(flags, config);
   take_device(flags, config);
   take_weights(flags, config);
   take_cache(flags, config);
   take_scheduler(flags, config);
   take_server(flags, config);
+  take_service(flags, config);
   return config;
 }
 

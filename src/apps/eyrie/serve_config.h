@@ -2,6 +2,7 @@
 // names the flag; what only the loaded model can tell (lengths, memory) is checked in serve.cpp.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,6 +38,9 @@ struct ServeConfig {
   uint64_t seed = 0;
   bool log_stats = true;
   int shutdown_seconds = 30;
+  int32_t max_queued_requests = 4096;       // sequences beyond max_num_seqs; more get 429
+  std::chrono::seconds step_deadline{120};  // /health needs a finished step within it
+  std::chrono::seconds log_interval{10};    // of the statistics lines
 
   chat::TemplateSource chat_template;
   server::ServerConfig server;  // names, keys, parsers, limits; lengths come with the model
