@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/sampler.h"
+#include "engine/request.h"
 #include "server/fields.h"
 #include "tokenizer/tokenizer.h"
 

@@ -91,7 +91,7 @@ Json assembled(const std::string& events, size_t num_choices) {
   for (Said& one : said) {
     // A chat's first delta has the content "", which beside a thought or a call says nothing.
     const bool has_other = !one.reasoning.is_null() || !one.calls.empty();
-    if (one.content == "" && has_other) one.content = nullptr;
+    if (one.content == Json("") && has_other) one.content = nullptr;
     out["choices"].push_back(one.json());
   }
   return out;
