@@ -316,8 +316,10 @@ asio::awaitable<void> Connection::discard_rest() {
 
 // False: the client is gone, or did not read for write_timeout.
 asio::awaitable<bool> Connection::write(const std::string& text) {
+  size_t at = stream_.write_now(text.data(), text.size());
+  if (at == text.size()) co_return true;
   error_code error;
-  for (size_t at = 0; at < text.size() && !error; at += kWriteSlice) {
+  for (; at < text.size() && !error; at += kWriteSlice) {
     stream_.expires_after(config_.write_timeout);
     const size_t size = std::min(kWriteSlice, text.size() - at);
     co_await asio::async_write(stream_, asio::buffer(text.data() + at, size),

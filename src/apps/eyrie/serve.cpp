@@ -140,7 +140,7 @@ server::ServerConfig server_config(const ServeConfig& config, const KvPlan& plan
 // While requests drain: a second SIGTERM ends the process at once, except right after the first,
 // since some supervisors send it to the process and to its group; a Ctrl-C always does.
 void end_at_next_signal(const sigset_t& signals) {
-  constexpr std::chrono::seconds kSameSignal{1};
+  static constexpr std::chrono::seconds kSameSignal{1};
   std::thread([signals, start = Clock::now()] {
     int signal = 0;
     do {

@@ -139,7 +139,7 @@ void take_service(const ParsedFlags& flags, ServeConfig& config) {
   std::string& root = config.server.root_path;
   root = flags.string("root-path");
   while (!root.empty() && root.back() == '/') root.pop_back();
-  if (!root.empty() && root.front() != '/') root.insert(0, "/");
+  if (!root.empty() && root.front() != '/') root.insert(root.begin(), '/');
   config.server.request_id_headers = flags.boolean("enable-request-id-headers", false);
 }
 
