@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/eyrie/commands.h"
 #include "apps/eyrie/flag_parser.h"
+#include "apps/eyrie/inspect_text.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/checkpoint.h"
@@ -122,15 +122,6 @@ json excluded_kinds(const Checkpoint& files) {
   return result;
 }
 
-json companions_of(const std::string& folder) {
-  json found = json::array();
-  for (const char* name : {"tiktoken.model", "tokenizer.json", "tokenizer_config.json",
-                           "chat_template.jinja", "generation_config.json"}) {
-    if (std::filesystem::exists(folder + "/" + name)) found.push_back(name);
-  }
-  return found;
-}
-
 // What would multiply by it on this machine; "" for what is no linear layer.
 std::string kernel_of(const InventoryRow& row) {
   const formats::WeightFormat* format = formats::find_format(row.format);
@@ -165,9 +156,25 @@ json describe(const Checkpoint& files) {
           {"shards", files.files().size()},
           {"fit", fit_of(config, is_draft)},
           {"quantization", quantization},
-          {"companions", companions_of(files.path())},
+          {"text", text_side(files.path())},
           {"total", totals_of(rows)},
           {"groups", groups}};
+}
+
+std::string join(const json& names, const char* separator) {
+  std::string text;
+  for (const json& name : names) {
+    if (!text.empty()) text += separator;
+    text += name.is_string() ? name.get<std::string>() : name.dump();
+  }
+  return text;
+}
+
+// "hidden_size 256, num_hidden_layers 7"
+std::string shape_line(const json& fit) {
+  json parts = json::array();
+  for (const auto& [key, value] : fit.items()) parts.push_back(key + " " + value.dump());
+  return join(parts, ", ");
 }
 
 void print_matches(const json& excluded) {
@@ -212,11 +219,15 @@ void print_table(const json& model) {
   add("total", "", model["total"], "");
 
   fmt::print("{}\n", model["path"].get<std::string>());
-  fmt::print("architecture  {} ({})\n", model["architectures"].dump(),
+  fmt::print("architecture  {} ({})\n", join(model["architectures"], ", "),
              model["role"].get<std::string>());
-  fmt::print("shape         {}\n", model["fit"].dump());
+  fmt::print("shape         {}\n", shape_line(model["fit"]));
   if (model["quantization"].is_object()) print_exclusions(model["quantization"]);
-  fmt::print("beside it     {}\n\n{}", model["companions"].dump(), format_table(rows));
+  if (model["text"].is_object()) {
+    fmt::print("tokens        {}\n", model["text"]["tokens"].get<std::string>());
+    fmt::print("template      {}\n", model["text"]["template"].get<std::string>());
+  }
+  fmt::print("\n{}", format_table(rows));
   if (model["quantization"].is_object() && !model["quantization"]["excluded"].empty()) {
     print_matches(model["quantization"]["excluded"]);
   }
