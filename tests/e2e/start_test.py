@@ -196,5 +196,49 @@ class StartTest(unittest.TestCase):
         self.refuses(TARGET, "--tool-call-parser", "hermes9", says=["hermes9", "kimi_k2"])
 
 
+@harness.needs_models
+class CalibrationTest(unittest.TestCase):
+    """`eyrie quantize --calibration`: what is refused, and that what is made is served."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tmp = pathlib.Path(folder.name)
+        self.prompts = self.tmp / "prompts.jsonl"
+        self.prompts.write_text('{"prompt": "Ann has 4 boxes of 6 pens."}\n\n'
+                                '{"messages": [{"role": "user", "content": "How many?"}]}\n')
+
+    def quantize(self, source, *args):
+        return run("quantize", source, self.tmp / "out", *args)
+
+    def refuses(self, *args, source=TARGET, says):
+        result = self.quantize(source, *args)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        for word in says:
+            self.assertIn(word, result.stderr.strip().splitlines()[-1])
+        self.assertFalse((self.tmp / "out").exists())
+
+    def test_refusals_name_the_flag(self):
+        prompts = ["--calibration", self.prompts]
+        for scheme in ("mxfp4", "int4-g32", "fp8", "fp8-block"):
+            self.refuses("--scheme", scheme, *prompts, says=["--calibration", "not needed", scheme])
+        nvfp4 = ["--scheme", "nvfp4"]
+        self.refuses(*nvfp4, "--calibration-samples", "3", says=["--calibration-samples 3 needs --calibration"])
+        self.refuses(*nvfp4, *prompts, "--calibration-tokens", "0", says=["--calibration-tokens 0", "at least 1"])
+        self.refuses(*nvfp4, *prompts, source=DRAFT, says=[str(DRAFT), "is a draft"])
+        self.refuses(*nvfp4, "--calibration", "/no/file", says=["/no/file"])
+        self.prompts.write_text('{"prompt": "fine"}\n{"instruction": "what"}\n')
+        self.refuses(*nvfp4, *prompts, says=[f"{self.prompts}:2", '"prompt"'])
+
+    def test_a_calibrated_model_is_served(self):
+        made = self.quantize(TARGET, "--scheme", "nvfp4", "--calibration", self.prompts)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.assertIn("on 2 prompts", made.stdout)
+        with harness.Server("--activation-quantization", "emulate", model=self.tmp / "out") as server:
+            body = {"model": str(self.tmp / "out"), "prompt": "1 2 3", "max_tokens": 4, "ignore_eos": True}
+            self.assertEqual(server.post("/v1/completions", body)["usage"]["completion_tokens"], 4)
+            self.assertNotIn("[checkpoint]", server.log())
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -6,10 +6,14 @@
 #include <array>
 #include <cstdio>
 
+#include "apps/eyrie/calibrate.h"
+#include "apps/eyrie/calibration_prompts.h"
 #include "apps/eyrie/commands.h"
 #include "apps/eyrie/flag_parser.h"
+#include "apps/eyrie/kv_plan.h"
 #include "base/error.h"
 #include "base/human.h"
+#include "base/log.h"
 #include "checkpoint/checkpoint.h"
 
 namespace eyrie::apps {
@@ -31,7 +35,16 @@ constexpr std::array kFlags = {
     FlagSpec{.name = "kv-cache-scheme",
              .help = "fp8: the config asks engines for an FP8 KV cache (scales 1)"},
     FlagSpec{.name = "calibration",
-             .help = "not needed: every scheme finds the scales of activations at run time"},
+             .help = "nvfp4: FILE.jsonl of prompts (prompt, messages, question or text) that the "
+                     "model is run over for the activations' static scales, which vLLM's loaders "
+                     "of modelopt and quark ask for; compressed-tensors becomes W4A4. The other "
+                     "schemes need none"},
+    FlagSpec{.name = "calibration-samples",
+             .kind = FlagKind::kInt,
+             .help = "rows of the file that are used, from the top. Default: 512"},
+    FlagSpec{.name = "calibration-tokens",
+             .kind = FlagKind::kInt,
+             .help = "what a row is cut to. Default: 512"},
     FlagSpec{.name = "exclude",
              .kind = FlagKind::kList,
              .help = "layers to leave as they are: names, globs or re:regexes. Default: attention, "
@@ -102,6 +115,84 @@ void show_progress(const quantize::Progress& progress) {
   std::fflush(stderr);
 }
 
+std::optional<CalibrationFile> calibration_file(const ParsedFlags& flags,
+                                                const formats::Recipe& recipe) {
+  if (!flags.has("calibration")) {
+    for (const char* flag : {"calibration-samples", "calibration-tokens"}) {
+      if (flags.has(flag))
+        fail("--{} {} needs --calibration FILE.jsonl", flag, flags.integer(flag, 0));
+    }
+    return std::nullopt;
+  }
+  CalibrationFile file;
+  file.path = flags.string("calibration");
+  if (!recipe.has_input_scale()) {
+    fail("--calibration {} is not needed: {} finds the scales of activations at run time",
+         file.path, recipe.format->name);
+  }
+  file.max_samples = flags.integer("calibration-samples", file.max_samples);
+  file.max_tokens = flags.integer("calibration-tokens", file.max_tokens);
+  if (file.max_samples < 1) fail("--calibration-samples {} must be at least 1", file.max_samples);
+  if (file.max_tokens < 1) fail("--calibration-tokens {} must be at least 1", file.max_tokens);
+  return file;
+}
+
+void show_calibration(const CalibrationProgress& progress) {
+  const auto done = static_cast<double>(progress.tokens_done);
+  const auto total = static_cast<double>(progress.tokens_total);
+  const double rate = done / std::max(progress.seconds, 1e-9);
+  fmt::print(stderr, "\rcalibration {:5.1f} %  {} of {} tokens  {:.0f} tok/s  {} left\x1b[K",
+             100 * done / total, progress.tokens_done, progress.tokens_total, rate,
+             human_seconds((total - done) / std::max(rate, 1e-3)));
+  std::fflush(stderr);
+}
+
+// Calibration runs the whole model, where quantizing takes a tensor or two at a time.
+void check_memory(const checkpoint::Checkpoint& files) {
+  const auto needed = static_cast<double>(files.total_bytes());
+  const auto usable = static_cast<double>(usable_memory_bytes());
+  if (needed <= usable) {
+    fmt::print("calibration runs the model: {} of weights, {} of memory\n", human_bytes(needed),
+               human_bytes(usable));
+    return;
+  }
+  fail(
+      "--calibration runs the model, whose weights are {}, and the memory is {}; a machine with "
+      "more is needed, or --producer compressed-tensors without --calibration",
+      human_bytes(needed), human_bytes(usable));
+}
+
+// Fills options->input_amax.
+void run_calibration(CalibrationFile file, quantize::Options* options) {
+  const std::vector<std::string> modules = quantize::selected_modules(*options);
+  checkpoint::Checkpoint files = checkpoint::Checkpoint::open(options->input);
+  if (quantize::is_draft(files.config())) {
+    fail(
+        "--calibration {}: {} is a draft, which does not run without its target; the fp8 schemes "
+        "need no calibration",
+        file.path, options->input);
+  }
+  const model::ModelConfig config = model::ModelConfig::parse(files.config());
+  file.model = options->input;
+  file.vocab_size = config.vocab_size;
+  file.max_tokens = std::min(file.max_tokens, config.max_position_embeddings);
+  const auto prompts = read_calibration_prompts(file);
+  check_memory(files);
+  std::function<void(const CalibrationProgress&)> on_progress;
+  if (stderr_is_terminal()) on_progress = show_calibration;
+  const Calibration result = calibrate(&files, modules, prompts, options->num_threads, on_progress);
+  if (stderr_is_terminal()) fmt::print(stderr, "\r\x1b[K");
+  fmt::print("calibrated {} layers on {} prompts, {} tokens\n", result.amax.size(), prompts.size(),
+             result.num_tokens);
+  if (result.num_idle_experts > 0) {
+    log::warning(
+        "[calibration] {} of {} experts met no token; their scale is their layer's, as every "
+        "expert's is, but more prompts would show more",
+        result.num_idle_experts, result.num_experts);
+  }
+  options->input_amax = result.amax;
+}
+
 }  // namespace
 
 int run_quantize(int argc, char** argv) {
@@ -122,10 +213,6 @@ int run_quantize(int argc, char** argv) {
   options.recipe = recipe_of(flags);
   options.kv_cache_fp8 = wants_fp8_kv(flags);
   options.share_global_scales = shares_global_scales(flags, *options.recipe->format);
-  if (flags.has("calibration")) {
-    fail("--calibration {} is not needed: every scheme finds the scales of activations at run time",
-         flags.string("calibration"));
-  }
   options.input = checkpoint::resolve_model_path(flags.positionals()[0]);
   options.output = flags.positionals()[1];
   if (flags.has("exclude")) options.exclude = flags.list("exclude");
@@ -135,6 +222,7 @@ int run_quantize(int argc, char** argv) {
   if (threads < 0 || threads > 1024) fail("--threads {} must be 0 (all cores) to 1024", threads);
   options.num_threads = static_cast<int>(threads);
   if (stderr_is_terminal()) options.on_progress = show_progress;
+  if (const auto file = calibration_file(flags, *options.recipe)) run_calibration(*file, &options);
 
   const quantize::Report report = quantize::quantize(options);
   if (stderr_is_terminal()) fmt::print(stderr, "\r\x1b[K");
