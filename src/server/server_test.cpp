@@ -478,6 +478,8 @@ TEST_P(LeavingClientTest, GivesItsBlocksBack) {
   rig.start();
   const std::string stream = GetParam() ? "true" : "false";
   for (int i = 0; i < 5; ++i) {
+    // The one that left before must not be taken for this one.
+    wait_until("nothing runs", [&] { return rig.engine->num_live_sequences() == 0; });
     Connection connection(rig.server->port());
     connection.send_request("POST", "/v1/completions",
                             R"({"prompt": "a", "max_tokens": 2000, "stream": )" + stream + "}");
