@@ -30,6 +30,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& where,
     return json::parse(text.begin(), text.end(), watch);
   } catch (const json::parse_error& error) {
     fail("{} is not valid JSON (at byte {} of {})", where, error.byte, text.size());
+  } catch (const json::out_of_range& error) {  // a number beyond what a double holds
+    fail("{} is not JSON that can be read: {}", where, error.what());
   }
 }
 

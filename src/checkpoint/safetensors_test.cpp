@@ -84,6 +84,7 @@ TEST(SafetensorsTest, RejectsBadJson) {
   EXPECT_THAT(error_with_header("{\"a\":", 0), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_with_header("[1]", 0), HasSubstr("must be a JSON object"));
   EXPECT_THAT(error_with_header("{\"\xff\": 1}", 0), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_with_header(R"({"a": 1e999})", 0), HasSubstr("number overflow"));
 }
 
 TEST(SafetensorsTest, RejectsADuplicateName) {
