@@ -239,8 +239,8 @@ class EndTest(unittest.TestCase):
         self.assertEqual(server.process.wait(30 * SLOW), 0, server.log())
 
     def test_a_second_sigterm_ends_at_once(self):
-        server = Server("--max-model-len", "8192", "--shutdown-timeout", "600")
-        client = open_stream(server, {**LONG, "max_tokens": 8000})
+        server = Server("--shutdown-timeout", "600")
+        clients = [open_stream(server, {**LONG, "max_tokens": 3900}) for _ in range(4)]
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGTERM)  # a group's copy of the same
         wait_for("it drains", lambda: "no new requests" in server.log())
@@ -248,7 +248,8 @@ class EndTest(unittest.TestCase):
         if server.process.poll() is None:  # else the machine was quick enough to finish
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.wait(5 * SLOW), 128 + signal.SIGTERM, server.log())
-        client.close()
+        for client in clients:
+            client.close()
 
 
 if __name__ == "__main__":
