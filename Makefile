@@ -4,8 +4,9 @@ SHELL := /bin/bash
 BUILD := build
 EYRIE := $(BUILD)/release/eyrie
 JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
 
-.PHONY: help setup setup-test build models demo test test-fast sanitize fmt fmt-check tidy bench clean
+.PHONY: help setup setup-test build models demo test test-fast test-clients fuzz sanitize fmt fmt-check tidy bench clean
 
 help:
 	@echo "make demo      install, build, quantize, sweep the bundled model, print the table"
@@ -13,6 +14,8 @@ help:
 	@echo "make build     the program: $(EYRIE)"
 	@echo "make models    quantized variants of the bundled models: $(BUILD)/models/"
 	@echo "make sanitize  unit and end-to-end tests under asan+ubsan and tsan"
+	@echo "make fuzz      libFuzzer over requests, templates, parsers, tokenizer and safetensors (FUZZ_SECONDS=60 each)"
+	@echo "make test-clients  lm_eval, aiperf and vLLM's benchmark client against our server (2 GB of Python)"
 	@echo "make bench     micro-benchmarks of the kernels"
 	@echo "make fmt       clang-format over the tree      make tidy   clang-tidy over the tree"
 
@@ -38,6 +41,12 @@ test:
 
 sanitize: setup-test
 	@tools/sanitize.sh
+
+fuzz: setup-test
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+test-clients: build
+	@tools/clients.sh
 
 fmt: setup-test
 	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format -i

@@ -17,7 +17,8 @@ packages=(
   libcurl4-openssl-dev libsqlite3-dev                       # bench client and store
 )
 if [ "${1:-}" = test ]; then
-  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-venv)
+  packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-venv
+             clang-14 libclang-rt-14-dev)  # fuzz targets, libFuzzer
 fi
 
 missing=()
