@@ -18,5 +18,5 @@ check() {
 }
 export -f check
 export build stamps headers
-# clang 14 cannot read libstdc++'s <coroutine>, which Asio's awaitable needs: the one file is left out.
-git ls-files 'src/*.cpp' | grep -v -e '_test.cpp$' -e '^src/server/server.cpp$' | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c 'check {}'
+# clang 14 cannot read libstdc++'s <coroutine>, which Asio's awaitable needs: the two files with coroutines are left out.
+git ls-files 'src/*.cpp' | grep -v -e '_test.cpp$' -e '^src/server/\(connection\|server\).cpp$' | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c 'check {}'
