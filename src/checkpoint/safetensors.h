@@ -24,6 +24,10 @@ class SafetensorsFile {
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::string& path() const { return file_.path(); }
   size_t file_bytes() const { return file_.size(); }
+  // Where one of its tensors begins, in bytes from the start of the file.
+  size_t offset_of(const Tensor& tensor) const {
+    return static_cast<size_t>(static_cast<const std::byte*>(tensor.raw()) - file_.bytes().data());
+  }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:

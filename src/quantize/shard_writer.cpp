@@ -116,10 +116,13 @@ std::vector<ShardWriter::Writer::Item> ShardWriter::plan(const SafetensorsFile& 
 void ShardWriter::write(const SafetensorsFile& file, const std::string& path) {
   Writer writer(path, plan(file));
   const auto tensors = in_file_order(file);
-  std::vector<std::span<const std::byte>> pieces;
-  for (const auto& [name, tensor] : tensors) pieces.push_back(bytes_of(tensor));
-  ReadAhead read_ahead(std::move(pieces));
+  std::vector<ReadAhead::Range> ranges;
   for (const auto& [name, tensor] : tensors) {
+    ranges.push_back({file.offset_of(tensor), tensor.bytes()});
+  }
+  ReadAhead read_ahead(file.path(), std::move(ranges));
+  for (const auto& [name, tensor] : tensors) {
+    at_hand_ = {.mapped = bytes_of(tensor), .read = read_ahead.next()};
     const std::string module = quantized_module(name);
     if (!module.empty()) {
       encode(module, &writer);
@@ -130,9 +133,9 @@ void ShardWriter::write(const SafetensorsFile& file, const std::string& path) {
     }
     release_pages(bytes_of(tensor));
     writer.start_writeback();
-    read_ahead.used(tensor.bytes());
     advance(tensor.bytes());
   }
+  at_hand_ = {};
   writer.finish();
   report_.bytes_out += writer.data_bytes();
 }
@@ -159,14 +162,28 @@ Report ShardWriter::report() const {
   return result;
 }
 
+// Mapped bytes of the tensor at hand are better taken from where they have been read to.
+std::span<const std::byte> ShardWriter::where_read(std::span<const std::byte> mapped) const {
+  const bool is_read = mapped.data() == at_hand_.mapped.data() &&
+                       mapped.size() == at_hand_.read.size() && !mapped.empty();
+  return is_read ? at_hand_.read : mapped;
+}
+
+void ShardWriter::release(std::span<const std::byte> bytes) const {
+  const std::span<const std::byte> read = at_hand_.read;
+  const bool is_read =
+      !read.empty() && bytes.data() >= read.data() && bytes.data() < read.data() + read.size();
+  if (!is_read) release_pages(bytes);
+}
+
 void ShardWriter::copy(const std::string& name, const Tensor& tensor, Writer* writer) {
-  const std::span<const std::byte> bytes = bytes_of(tensor);
+  const std::span<const std::byte> bytes = where_read(bytes_of(tensor));
   pool_.run(div_ceil(static_cast<int64_t>(bytes.size()), static_cast<int64_t>(kCopyPiece)),
             [&](int64_t index, int) {
               const size_t begin = static_cast<size_t>(index) * kCopyPiece;
               const auto piece = bytes.subspan(begin, std::min(kCopyPiece, bytes.size() - begin));
               writer->write(name, begin, piece);
-              release_pages(piece);
+              release(piece);
             });
 }
 
@@ -205,9 +222,9 @@ void ShardWriter::for_rows(const Weight& weight, const std::string& module, cons
       return;
     }
     task(thread, first, values);
-    release_pages(bytes_of(weight.data)
-                      .subspan(static_cast<size_t>(first) * row_bytes,
-                               static_cast<size_t>(count) * row_bytes));
+    release(bytes_of(weight.data)
+                .subspan(static_cast<size_t>(first) * row_bytes,
+                         static_cast<size_t>(count) * row_bytes));
   });
   if (bad_row != kNone) {
     fail(
@@ -261,7 +278,12 @@ float ShardWriter::input_global_of(const std::string& module) const {
 void ShardWriter::encode(const std::string& module, Writer* writer) {
   const WeightFormat& format = *recipe_.format;
   const float global = recipe_.stored_global != nullptr ? global_of(module) : 1.0f;
-  const Weight weight = files_.stored_weight(module);
+  Weight weight = files_.stored_weight(module);
+  if (weight.data.rank() == 2) {
+    const std::span<const std::byte> bytes = where_read(bytes_of(weight.data));
+    weight.data = Tensor(const_cast<std::byte*>(bytes.data()), weight.data.dtype(),
+                         {weight.data.dim(0), weight.data.dim(1)});
+  }
   const LayerLayout layout =
       layout_of(recipe_, module, weight.out, weight.in, input_amax != nullptr);
   const auto in = static_cast<size_t>(weight.in), block = static_cast<size_t>(format.block_out);

@@ -40,6 +40,9 @@ class ShardWriter {
 
   bool is_quantized(const std::string& module) const;
   std::string quantized_module(const std::string& tensor_name) const;
+  std::span<const std::byte> where_read(std::span<const std::byte> mapped) const;
+  // Gives mapped pages back; memory of the reader's stays.
+  void release(std::span<const std::byte> bytes) const;
   void copy(const std::string& name, const Tensor& tensor, Writer* writer);
   void encode(const std::string& module, Writer* writer);
   float global_of(const std::string& module);
@@ -60,7 +63,12 @@ class ShardWriter {
   ThreadPool pool_;
   std::vector<std::vector<float>> rows_;         // one a thread
   std::vector<std::vector<std::byte>> encoded_;  // one a thread
-  std::vector<std::byte> scales_;                // of the tensor at hand
+  struct AtHand {
+    std::span<const std::byte> mapped = {};
+    std::span<const std::byte> read = {};  // the same bytes, unless empty
+  };
+  AtHand at_hand_;
+  std::vector<std::byte> scales_;         // of the tensor at hand
   std::map<std::string, float> largest_;  // amax by group of layers that share a global scale
   size_t bytes_done_ = 0;
   Report report_;
