@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -301,6 +302,27 @@ TEST(QuantizeTest, AFailureLeavesNoOutput) {
 }
 
 // What a killed run leaves is not called OUT, and the next run starts over from nothing.
+// Rows are written by the threads that encode them: what stops one is told by the caller.
+TEST(QuantizeTest, AFileThatCannotGrowIsOneError) {
+  Target target;
+  target.first.push_back(random_tensor(kLayer + "mlp.experts.7.up_proj.weight", 4096, 256));
+  target.write();
+  Options options = target.options(formats::kMxfp4);
+  options.num_threads = 4;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // the write fails instead
+  const rlimit small{.rlim_cur = 100'000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = target.error(options);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(error, testing::HasSubstr("cannot write"));
+  EXPECT_FALSE(fs::exists(target.out));
+  EXPECT_FALSE(fs::exists(target.out + ".partial"));
+  quantize(options);
+}
+
 TEST(QuantizeTest, LeftoversOfAKilledRunAreCleared) {
   const Target target;
   fs::create_directory(target.out + ".partial");

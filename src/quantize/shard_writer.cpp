@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <mutex>
 
@@ -169,6 +170,14 @@ std::span<const std::byte> ShardWriter::where_read(std::span<const std::byte> ma
   return is_read ? at_hand_.read : mapped;
 }
 
+Weight ShardWriter::weight_of(const std::string& module) {
+  Weight weight = files_.stored_weight(module);
+  const std::span<const std::byte> bytes = where_read(bytes_of(weight.data));
+  weight.data = Tensor(const_cast<std::byte*>(bytes.data()), weight.data.dtype(),
+                       {weight.data.dim(0), weight.data.dim(1)});
+  return weight;
+}
+
 void ShardWriter::release(std::span<const std::byte> bytes) const {
   const std::span<const std::byte> read = at_hand_.read;
   const bool is_read =
@@ -176,9 +185,27 @@ void ShardWriter::release(std::span<const std::byte> bytes) const {
   if (!is_read) release_pages(bytes);
 }
 
+// A full disk is met by whichever thread writes: its error is the caller's.
+void ShardWriter::run_tasks(int64_t num_tasks, const std::function<void(int64_t, int)>& task) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  std::atomic<bool> has_failed{false};
+  pool_.run(num_tasks, [&](int64_t index, int thread) {
+    if (has_failed) return;
+    try {
+      task(index, thread);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      has_failed = true;
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
 void ShardWriter::copy(const std::string& name, const Tensor& tensor, Writer* writer) {
   const std::span<const std::byte> bytes = where_read(bytes_of(tensor));
-  pool_.run(div_ceil(static_cast<int64_t>(bytes.size()), static_cast<int64_t>(kCopyPiece)),
+  run_tasks(div_ceil(static_cast<int64_t>(bytes.size()), static_cast<int64_t>(kCopyPiece)),
             [&](int64_t index, int) {
               const size_t begin = static_cast<size_t>(index) * kCopyPiece;
               const auto piece = bytes.subspan(begin, std::min(kCopyPiece, bytes.size() - begin));
@@ -212,7 +239,7 @@ void ShardWriter::for_rows(const Weight& weight, const std::string& module, cons
       block * std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, in * block));
   const size_t row_bytes =
       weight.out == 0 ? 0 : weight.data.bytes() / static_cast<size_t>(weight.out);
-  pool_.run(div_ceil(weight.out, step), [&](int64_t index, int thread) {
+  run_tasks(div_ceil(weight.out, step), [&](int64_t index, int thread) {
     const int64_t first = index * step, count = std::min(step, weight.out - first);
     std::vector<float>& values = rows_[static_cast<size_t>(thread)];
     values.resize(static_cast<size_t>(count * in));
@@ -234,7 +261,7 @@ void ShardWriter::for_rows(const Weight& weight, const std::string& module, cons
 }
 
 float ShardWriter::largest_of(const std::string& module) {
-  const Weight weight = files_.stored_weight(module);
+  const Weight weight = weight_of(module);
   std::mutex mutex;
   float largest = 0.0f;
   for_rows(weight, module, [&](int, int64_t, std::span<const float> rows) {
@@ -243,7 +270,7 @@ float ShardWriter::largest_of(const std::string& module) {
     const std::lock_guard lock(mutex);
     largest = std::max(largest, amax);
   });
-  release_pages(bytes_of(weight.data));
+  release(bytes_of(weight.data));
   files_.drop_copies();
   return largest;
 }
@@ -278,12 +305,7 @@ float ShardWriter::input_global_of(const std::string& module) const {
 void ShardWriter::encode(const std::string& module, Writer* writer) {
   const WeightFormat& format = *recipe_.format;
   const float global = recipe_.stored_global != nullptr ? global_of(module) : 1.0f;
-  Weight weight = files_.stored_weight(module);
-  if (weight.data.rank() == 2) {
-    const std::span<const std::byte> bytes = where_read(bytes_of(weight.data));
-    weight.data = Tensor(const_cast<std::byte*>(bytes.data()), weight.data.dtype(),
-                         {weight.data.dim(0), weight.data.dim(1)});
-  }
+  const Weight weight = weight_of(module);
   const LayerLayout layout =
       layout_of(recipe_, module, weight.out, weight.in, input_amax != nullptr);
   const auto in = static_cast<size_t>(weight.in), block = static_cast<size_t>(format.block_out);

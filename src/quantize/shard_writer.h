@@ -41,6 +41,8 @@ class ShardWriter {
   bool is_quantized(const std::string& module) const;
   std::string quantized_module(const std::string& tensor_name) const;
   std::span<const std::byte> where_read(std::span<const std::byte> mapped) const;
+  formats::Weight weight_of(const std::string& module);
+  void run_tasks(int64_t num_tasks, const std::function<void(int64_t, int)>& task);
   // Gives mapped pages back; memory of the reader's stays.
   void release(std::span<const std::byte> bytes) const;
   void copy(const std::string& name, const Tensor& tensor, Writer* writer);
