@@ -1,34 +1,52 @@
 #include "tokenizer/bpe.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <queue>
+#include <functional>
 
 #include "base/check.h"
 
 namespace eyrie {
 namespace {
 
-// Eight bytes at a time, multiply and fold. Only our own table depends on the values.
-uint64_t hash_bytes(std::string_view bytes) {
-  constexpr uint64_t kMul = 0x9E3779B97F4A7C15ull;
-  uint64_t hash = bytes.size() * kMul;
-  const auto mix = [&](uint64_t word) {
-    hash = (hash ^ word) * kMul;
-    hash ^= hash >> 32;
-  };
+constexpr uint64_t kMul = 0x9E3779B97F4A7C15ull;
+
+uint64_t load8(const char* data) {
+  uint64_t word;
+  std::memcpy(&word, data, 8);
+  return word;
+}
+
+uint64_t load4(const char* data) {
+  uint32_t word;
+  std::memcpy(&word, data, 4);
+  return word;
+}
+
+// The first eight bytes as a number, zeros behind a shorter text. Loads of fixed size that overlap.
+uint64_t head_of(std::string_view bytes) {
   const char* data = bytes.data();
-  size_t left = bytes.size();
-  for (; left >= 8; left -= 8, data += 8) {
-    uint64_t word;
-    std::memcpy(&word, data, 8);
-    mix(word);
+  const size_t size = bytes.size();
+  if (size >= 8) return load8(data);
+  if (size >= 4) return load4(data) | load4(data + size - 4) << (8 * (size - 4));
+  const auto byte = [&](size_t i) { return uint64_t{static_cast<uint8_t>(data[i])} << (8 * i); };
+  return size == 0 ? 0 : byte(0) | byte(size / 2) | byte(size - 1);
+}
+
+// Multiply and fold, eight bytes at a time. Only our own table depends on the values.
+uint64_t hash_bytes(std::string_view bytes, uint64_t head) {
+  uint64_t hash = (head ^ bytes.size()) * kMul;
+  if (bytes.size() > 8) {
+    const char* data = bytes.data();
+    size_t at = 8;
+    for (; at + 8 < bytes.size(); at += 8) {
+      hash = (hash ^ (hash >> 32) ^ load8(data + at)) * kMul;
+    }
+    hash = (hash ^ (hash >> 32) ^ load8(data + bytes.size() - 8)) * kMul;
   }
-  uint64_t word = 0;
-  std::memcpy(&word, data, left);
-  mix(word ^ (uint64_t{left} << 56));
-  mix(0);
-  return hash;
+  hash = (hash ^ (hash >> 29)) * kMul;
+  return hash ^ (hash >> 32);
 }
 
 constexpr size_t kMaxShortPiece = 96;  // above this a heap beats scanning for the minimum
@@ -43,13 +61,12 @@ BpeVocabulary::BpeVocabulary(const std::vector<std::string>& token_bytes) {
     offsets_.push_back(static_cast<uint32_t>(blob_.size()));
   }
   slots_.resize(std::bit_ceil(token_bytes.size() * 2 + 2));
-  const size_t mask = slots_.size() - 1;
   for (TokenId id = 0; id < size(); ++id) {
-    CHECK(!bytes(id).empty() && find(bytes(id)) == kNone);
-    const uint64_t hash = hash_bytes(bytes(id));
-    size_t at = hash & mask;
-    while (slots_[at].id != kNone) at = (at + 1) & mask;
-    slots_[at] = {static_cast<uint32_t>(hash >> 32), id};
+    const std::string_view token = bytes(id);
+    const uint64_t head = head_of(token);
+    Slot& slot = slots_[slot_of(token, head)];
+    CHECK(!token.empty() && slot.size == 0);
+    slot = {head, static_cast<uint32_t>(token.size()), id};
   }
   pair_ids_.resize(65536);
   for (size_t first = 0; first < 256; ++first) {
@@ -63,15 +80,20 @@ BpeVocabulary::BpeVocabulary(const std::vector<std::string>& token_bytes) {
   }
 }
 
-TokenId BpeVocabulary::find(std::string_view wanted) const {
-  const uint64_t hash = hash_bytes(wanted);
+// Where these bytes are, or the empty slot where they would be.
+size_t BpeVocabulary::slot_of(std::string_view wanted, uint64_t head) const {
   const size_t mask = slots_.size() - 1;
-  for (size_t at = hash & mask; slots_[at].id != kNone; at = (at + 1) & mask) {
-    if (slots_[at].tag == static_cast<uint32_t>(hash >> 32) && bytes(slots_[at].id) == wanted) {
-      return slots_[at].id;
-    }
+  size_t at = hash_bytes(wanted, head) & mask;
+  for (; slots_[at].size != 0; at = (at + 1) & mask) {
+    const Slot& slot = slots_[at];
+    if (slot.head != head || slot.size != wanted.size()) continue;
+    if (wanted.size() <= 8 || bytes(slot.id) == wanted) break;
   }
-  return kNone;
+  return at;
+}
+
+TokenId BpeVocabulary::find(std::string_view wanted) const {
+  return slots_[slot_of(wanted, head_of(wanted))].id;
 }
 
 void BpeVocabulary::encode_piece(std::string_view piece, std::vector<TokenId>& out) const {
@@ -87,36 +109,41 @@ void BpeVocabulary::encode_piece(std::string_view piece, std::vector<TokenId>& o
 }
 
 void BpeVocabulary::merge_short(std::string_view piece, std::vector<TokenId>& out) const {
-  // Part i is piece[begin[i], begin[i+1]); rank[i] is that of parts i and i+1 together.
+  // Part i is the token id[i] = piece[begin[i], begin[i+1]); joined[i] is the token of parts i and
+  // i+1 together, whose rank is its priority.
   uint8_t begin[kMaxShortPiece + 1];
-  TokenId rank[kMaxShortPiece];
+  TokenId id[kMaxShortPiece], joined[kMaxShortPiece];
   size_t num_parts = piece.size();
-  for (size_t i = 0; i <= num_parts; ++i) begin[i] = static_cast<uint8_t>(i);
-  for (size_t i = 0; i + 1 < num_parts; ++i) {
-    rank[i] = pair_ids_[static_cast<uint8_t>(piece[i]) * 256u + static_cast<uint8_t>(piece[i + 1])];
+  joined[num_parts - 1] = kNone;
+  for (size_t i = 0; i < num_parts; ++i) {
+    const auto byte = static_cast<uint8_t>(piece[i]);
+    begin[i] = static_cast<uint8_t>(i);
+    id[i] = byte_ids_[byte];
+    if (i > 0) joined[i - 1] = pair_ids_[static_cast<uint8_t>(piece[i - 1]) * 256u + byte];
   }
-  const auto joined = [&](size_t i) {
-    return i + 1 < num_parts ? find(piece.substr(begin[i], size_t{begin[i + 2]} - begin[i]))
-                             : kNone;
+  begin[num_parts] = static_cast<uint8_t>(num_parts);
+  const auto join = [&](size_t i) {
+    joined[i] = find(piece.substr(begin[i], size_t{begin[i + 2]} - begin[i]));
   };
   while (num_parts > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < num_parts; ++i) {
-      if (rank[i] < rank[best]) best = i;
+      if (joined[i] < joined[best]) best = i;
     }
-    if (rank[best] == kNone) break;
+    if (joined[best] == kNone) break;
+    id[best] = joined[best];
     // Part best + 1 goes: what stood behind it moves one to the left.
-    std::memmove(begin + best + 1, begin + best + 2, num_parts - best - 1);
-    if (best + 3 < num_parts) {
-      std::memmove(rank + best + 1, rank + best + 2, (num_parts - best - 3) * sizeof(TokenId));
-    }
     --num_parts;
-    if (best + 1 < num_parts) rank[best] = joined(best);
-    if (best > 0) rank[best - 1] = joined(best - 1);
+    for (size_t i = best + 1; i < num_parts; ++i) {
+      begin[i] = begin[i + 1];
+      id[i] = id[i + 1];
+      joined[i] = joined[i + 1];
+    }
+    begin[num_parts] = begin[num_parts + 1];
+    if (best + 1 < num_parts) join(best);
+    if (best > 0) join(best - 1);
   }
-  for (size_t i = 0; i < num_parts; ++i) {
-    out.push_back(find(piece.substr(begin[i], size_t{begin[i + 1]} - begin[i])));
-  }
+  out.insert(out.end(), id, id + num_parts);
 }
 
 void BpeVocabulary::merge_long(std::string_view piece, std::vector<TokenId>& out) const {
@@ -134,18 +161,23 @@ void BpeVocabulary::merge_long(std::string_view piece, std::vector<TokenId>& out
     }
   };
   const auto size = static_cast<uint32_t>(piece.size());
-  std::vector<Part> parts(size);
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  thread_local std::vector<Part> parts;
+  thread_local std::vector<Candidate> candidates;  // a heap, the best in front
+  parts.resize(size);
+  candidates.clear();
   const auto offer = [&](uint32_t begin) {
     Part& part = parts[begin];
     part.rank = part.end < size ? find(piece.substr(begin, parts[part.end].end - begin)) : kNone;
-    if (part.rank != kNone) candidates.push({part.rank, begin});
+    if (part.rank == kNone) return;
+    candidates.push_back({part.rank, begin});
+    std::push_heap(candidates.begin(), candidates.end(), std::greater<>());
   };
   for (uint32_t i = 0; i < size; ++i) parts[i] = {i - 1, i + 1, kNone};
   for (uint32_t i = 0; i < size; ++i) offer(i);
   while (!candidates.empty()) {
-    const Candidate top = candidates.top();
-    candidates.pop();
+    std::pop_heap(candidates.begin(), candidates.end(), std::greater<>());
+    const Candidate top = candidates.back();
+    candidates.pop_back();
     Part& part = parts[top.begin];
     if (part.rank != top.rank) continue;
     Part& eaten = parts[part.end];

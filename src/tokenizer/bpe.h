@@ -36,10 +36,13 @@ class BpeVocabulary {
   void merge_short(std::string_view piece, std::vector<TokenId>& out) const;
   void merge_long(std::string_view piece, std::vector<TokenId>& out) const;
 
+  // A token of up to eight bytes is whole in its slot, so finding it touches one cache line.
   struct Slot {
-    uint32_t tag = 0;  // high half of the hash
+    uint64_t head = 0;  // the first eight bytes, zeros behind a shorter token
+    uint32_t size = 0;  // 0: empty
     TokenId id = kNone;
   };
+  size_t slot_of(std::string_view bytes, uint64_t head) const;
   std::string blob_;
   std::vector<uint32_t> offsets_;
   std::vector<Slot> slots_;  // open addressing, at most half full

@@ -1,6 +1,7 @@
 // The small vocabulary and the vectors that tools/text_golden made with tiktoken and Python.
 #pragma once
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,8 +17,15 @@ inline const Tokenizer& golden_tokenizer() {
   return tokenizer;
 }
 
-inline nlohmann::ordered_json read_golden(const std::string& file) {
-  return nlohmann::ordered_json::parse(std::ifstream(std::string(kGoldenDir) + "/" + file));
+// Another folder with a vocabulary and texts, made by tools/text_golden/fuzz_tokenizer.py.
+inline std::string tokenizer_dir() {
+  const char* dir = std::getenv("EYRIE_TOKENIZER_DIR");
+  return dir == nullptr ? kGoldenDir : dir;
+}
+
+inline nlohmann::ordered_json read_golden(const std::string& file,
+                                          const std::string& dir = kGoldenDir) {
+  return nlohmann::ordered_json::parse(std::ifstream(dir + "/" + file));
 }
 
 }  // namespace eyrie

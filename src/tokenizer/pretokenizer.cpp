@@ -1,102 +1,147 @@
 #include "tokenizer/pretokenizer.h"
 
-#include <pcre2.h>
-
-#include <string>
-
 #include "base/check.h"
+#include "tokenizer/char_classes.h"
 #include "tokenizer/utf8.h"
 
 namespace eyrie {
 namespace {
 
-// The original is in Rust's syntax. Three things differ here: a class minus Han, which PCRE2 cannot
-// write, is a look-ahead before the class; Han is the Script property by name, since PCRE2 takes a
-// bare \p{Han} for Script_Extensions, which has punctuation besides; and white space is spelled out
-// as Unicode's White_Space, because PCRE2's \s has U+180E besides.
-#define EYRIE_SPACE \
-  R"(\t-\r\x20\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
-#define EYRIE_UPPER R"((?:(?!\p{sc:Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]))"
-#define EYRIE_LOWER R"((?:(?!\p{sc:Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}]))"
-#define EYRIE_SUFFIX R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-constexpr const char* kPattern =
-    R"(\p{sc:Han}+)"
-    R"(|[^\r\n\p{L}\p{N}]?)" EYRIE_UPPER "*" EYRIE_LOWER "+" EYRIE_SUFFIX
-    R"(|[^\r\n\p{L}\p{N}]?)" EYRIE_UPPER "+" EYRIE_LOWER "*" EYRIE_SUFFIX R"(|\p{N}{1,3})"
-    R"(| ?[^)" EYRIE_SPACE R"(\p{L}\p{N}]+[\r\n]*)"
-    "|[" EYRIE_SPACE R"(]*[\r\n]+)"
-    "|[" EYRIE_SPACE "]+(?![^" EYRIE_SPACE
-    "])"
-    "|[" EYRIE_SPACE "]+";
-#undef EYRIE_SPACE
-#undef EYRIE_UPPER
-#undef EYRIE_LOWER
-#undef EYRIE_SUFFIX
+// The pattern, first alternative that matches, each greedy with backtracking. H is Han, U and W the
+// upper- and lower-case classes (marks and letters without case are in both), S the suffix
+// 's 't 're 've 'm 'll 'd in any case, or nothing:
+//   1  H+
+//   2  [^\r\n L N]? U* W+ S
+//   3  [^\r\n L N]? U+ W* S
+//   4  N{1,3}
+//   5  ' '? [^\s L N]+ [\r\n]*
+//   6  \s* [\r\n]+
+//   7  \s+ (?!\S)
+//   8  \s+
+// Every character begins one of them. The functions below find the end that backtracking would.
+class Cutter {
+ public:
+  explicit Cutter(std::string_view valid)
+      : data_(reinterpret_cast<const uint8_t*>(valid.data())), size_(valid.size()) {}
 
-// A run of 25,000 letters keeps a frame for each in the JIT's stack, since the look-ahead makes
-// each a group: about 1 MB.
-constexpr size_t kJitStackStart = 32 << 10, kJitStackMax = 16 << 20;
-
-struct Scratch {
-  pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr);
-  pcre2_match_context* context = pcre2_match_context_create(nullptr);
-
-  Scratch() {
-    CHECK(match != nullptr && context != nullptr);
-    if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
+  size_t piece_end(size_t begin) const {
+    const Char first = at(begin);
+    if (first.bits & kHanChar) return skip(begin, kHanChar);
+    if ((first.bits & (kNewlineChar | kNumberChar)) == 0) {
+      const size_t end = word_end(begin, first);
+      if (end != begin) return end + suffix_size(end);
+    }
+    if (first.bits & kNumberChar) return number_end(begin);
+    const size_t symbols = data_[begin] == ' ' ? begin + 1 : begin;
+    size_t end = symbols_end(symbols);
+    if (end == symbols) return space_end(begin);
+    while (end < size_ && (data_[end] == '\r' || data_[end] == '\n')) ++end;
+    return end;
   }
-  ~Scratch() {
-    pcre2_match_context_free(context);
-    if (stack != nullptr) pcre2_jit_stack_free(stack);
-    pcre2_match_data_free(match);
+
+ private:
+  struct Char {
+    uint8_t bits;
+    uint8_t size;
+  };
+
+  Char at(size_t i) const {
+    const uint32_t lead = data_[i];
+    if (lead < 0x80) return {classes_[lead], 1};
+    const auto low = [&](size_t k) { return data_[i + k] & 0x3Fu; };
+    if (lead < 0xE0) return {classes_[(lead & 0x1F) << 6 | low(1)], 2};
+    if (lead < 0xF0) return {classes_[(lead & 0x0F) << 12 | low(1) << 6 | low(2)], 3};
+    return {classes_[(lead & 0x07) << 18 | low(1) << 12 | low(2) << 6 | low(3)], 4};
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
+
+  // The first place from i on whose character has none of these bits.
+  size_t skip(size_t i, uint8_t bits) const {
+    while (i < size_) {
+      const Char c = at(i);
+      if ((c.bits & bits) == 0) break;
+      i += c.size;
+    }
+    return i;
+  }
+
+  size_t symbols_end(size_t i) const {
+    while (i < size_) {
+      const Char c = at(i);
+      if (c.bits & (kSpaceChar | kLetterChar | kNumberChar)) break;
+      i += c.size;
+    }
+    return i;
+  }
+
+  // Alternatives 2 and 3 without their suffix; begin if neither matches. first: no newline, no
+  // number, not Han.
+  size_t word_end(size_t begin, Char first) const {
+    const size_t start = first.bits & kLetterChar ? begin : begin + first.size;
+    size_t i = start;
+    size_t after_both = begin;  // behind the last character of U* that W+ could take instead
+    while (i < size_) {
+      const Char c = at(i);
+      if ((c.bits & kUpperChar) == 0) {
+        if (c.bits & kLowerChar) return skip(i, kLowerChar);
+        break;
+      }
+      i += c.size;
+      if (c.bits & kLowerChar) after_both = i;
+    }
+    if (after_both != begin) return after_both;
+    // No W after the character that may stand in front. If that is a mark, W+ takes it alone.
+    if (start != begin && (first.bits & kLowerChar)) return start;
+    return i > start ? i : begin;
+  }
+
+  // (?i:'s|'t|'re|'ve|'m|'ll|'d)? where U+017F is an s too, as Unicode folds it.
+  size_t suffix_size(size_t i) const {
+    if (i + 1 >= size_ || data_[i] != '\'') return 0;
+    const uint8_t one = data_[i + 1] | 0x20;
+    if (one == 's' || one == 't' || one == 'm' || one == 'd') return 2;
+    if (i + 2 >= size_) return 0;
+    const uint8_t two = data_[i + 2] | 0x20;
+    if ((one == 'r' || one == 'v') && two == 'e') return 3;
+    if (one == 'l' && two == 'l') return 3;
+    return data_[i + 1] == 0xC5 && data_[i + 2] == 0xBF ? 3 : 0;
+  }
+
+  size_t number_end(size_t i) const {
+    for (int digits = 0; digits < 3 && i < size_; ++digits) {
+      const Char c = at(i);
+      if ((c.bits & kNumberChar) == 0) break;
+      i += c.size;
+    }
+    return i;
+  }
+
+  // Alternatives 6 to 8: up to the last newline; else all of it but the last character, which goes
+  // with what follows.
+  size_t space_end(size_t begin) const {
+    size_t i = begin, last = begin, after_newline = begin;
+    while (i < size_) {
+      const Char c = at(i);
+      if ((c.bits & kSpaceChar) == 0) break;
+      last = i;
+      i += c.size;
+      if (c.bits & kNewlineChar) after_newline = i;
+    }
+    if (after_newline != begin) return after_newline;
+    return i == size_ || last == begin ? i : last;
+  }
+
+  const uint8_t* data_;
+  size_t size_;
+  const uint8_t* classes_ = char_classes();
 };
-
-std::string pcre2_message(int code) {
-  PCRE2_UCHAR buffer[128];
-  pcre2_get_error_message(code, buffer, sizeof buffer);
-  return reinterpret_cast<const char*>(buffer);
-}
 
 }  // namespace
 
-struct Pretokenizer::Compiled {
-  pcre2_code* code = nullptr;
-  bool jit = false;
-};
-
-Pretokenizer::Pretokenizer() {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  auto compiled = std::make_unique<Compiled>();
-  // Anchored: the alternatives cover every character, so a piece begins where the last one ended.
-  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &offset, nullptr);
-  CHECK(compiled->code != nullptr, "{} at {}", pcre2_message(error), offset);
-  // Without executable memory PCRE2 interprets: the same pieces, slower.
-  compiled->jit = pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE) == 0;
-  compiled_ = std::move(compiled);
-}
-
-Pretokenizer::~Pretokenizer() { pcre2_code_free(compiled_->code); }
-
-void Pretokenizer::split(std::string_view valid, std::vector<uint32_t>& ends) const {
-  thread_local Scratch scratch;
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(valid.data());
-  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(scratch.match);
-  size_t at = 0;
-  while (at < valid.size()) {
-    const int count = compiled_->jit
-                          ? pcre2_jit_match(compiled_->code, subject, valid.size(), at, 0,
-                                            scratch.match, scratch.context)
-                          : pcre2_match(compiled_->code, subject, valid.size(), at,
-                                        PCRE2_NO_UTF_CHECK, scratch.match, scratch.context);
-    CHECK(count > 0, "pre-tokenizer at byte {} of {}: {}", at, valid.size(), pcre2_message(count));
-    CHECK_GT(span[1], at);
-    at = span[1];
+void split_pieces(std::string_view valid, std::vector<uint32_t>& ends) {
+  CHECK_LT(valid.size(), size_t{UINT32_MAX});
+  const Cutter cutter(valid);
+  for (size_t at = 0; at < valid.size();) {
+    at = cutter.piece_end(at);
     ends.push_back(static_cast<uint32_t>(at));
   }
 }
@@ -109,19 +154,34 @@ bool is_python_space(char32_t c) {
 
 std::string_view PortionCutter::next() {
   const size_t begin = begin_;
+  // No limit can be met by a text that has fewer bytes than the smaller one has characters.
+  if (begin == 0 && text_.size() <= static_cast<size_t>(kMaxRun)) {
+    begin_ = text_.size();
+    return text_;
+  }
   size_t at = begin;
   int64_t run = 0;
   bool run_is_space = false;
   while (at < text_.size() && characters_ < kMaxCharacters) {
-    const Utf8Step step = utf8_step(text_.substr(at));
-    const bool is_space = is_python_space(step.code_point);
+    const auto lead = static_cast<uint8_t>(text_[at]);
+    size_t size = 1;
+    bool is_space = false;
+    if (lead < 0x80) {
+      is_space = is_python_space(lead);
+    } else if (lead == 0xC2 || (lead >= 0xE1 && lead <= 0xE3)) {  // begin those beyond ASCII
+      const Utf8Step step = utf8_step(text_.substr(at));
+      size = static_cast<size_t>(step.size);
+      is_space = is_python_space(step.code_point);
+    } else {
+      size = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    }
     run = is_space == run_is_space ? run + 1 : 1;
     run_is_space = is_space;
     if (run > kMaxRun) {
       begin_ = at;
       return text_.substr(begin, at - begin);
     }
-    at += static_cast<size_t>(step.size);
+    at += size;
     ++characters_;
   }
   characters_ = 0;

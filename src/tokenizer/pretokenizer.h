@@ -1,28 +1,16 @@
-// Cuts text into the pieces that BPE works on, by the pattern that all Kimi K2 tokenizers share
-// (PCRE2 with JIT). Immutable; split may be called from any thread, its scratch is per thread.
+// Cuts text into the pieces that BPE works on, by the pattern that all Kimi K2 tokenizers share,
+// written out by hand as one pass (a test holds it against a regular-expression engine). No state;
+// any thread.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 #include <vector>
 
 namespace eyrie {
 
-class Pretokenizer {
- public:
-  Pretokenizer();
-  ~Pretokenizer();
-  Pretokenizer(const Pretokenizer&) = delete;
-  Pretokenizer& operator=(const Pretokenizer&) = delete;
-
-  // Appends the end of each piece; together the pieces are the text. valid: valid UTF-8.
-  void split(std::string_view valid, std::vector<uint32_t>& ends) const;
-
- private:
-  struct Compiled;
-  std::unique_ptr<const Compiled> compiled_;
-};
+// Appends the end of each piece; together the pieces are the text. valid: valid UTF-8, under 4 GiB.
+void split_pieces(std::string_view valid, std::vector<uint32_t>& ends);
 
 // Kimi's limits on what its pattern sees at once: at most 400,000 characters, and within those at
 // most 25,000 in a row that are all white space or all not (white space as Python's str.isspace).

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tokenizer/pretokenizer.h"
 #include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/utf8.h"
 
@@ -50,7 +51,7 @@ const Tokenizer::Impl::Spelling* Tokenizer::Impl::control_at(std::string_view te
 void Tokenizer::Impl::encode_ordinary(std::string_view valid, std::vector<TokenId>& out) const {
   thread_local std::vector<uint32_t> ends;
   ends.clear();
-  pretokenizer.split(valid, ends);
+  split_pieces(valid, ends);
   size_t begin = 0;
   for (const uint32_t end : ends) {
     bpe.encode_piece(valid.substr(begin, end - begin), out);
@@ -62,7 +63,8 @@ void Tokenizer::Impl::encode_portion(std::string_view valid, AllowSpecial allow,
                                      std::vector<TokenId>& out) const {
   size_t begin = 0;
   for (size_t at = 0; allow == AllowSpecial::kAll && at < valid.size();) {
-    const Spelling* control = control_at(valid.substr(at));
+    const bool may_begin = begins_control[static_cast<uint8_t>(valid[at])];
+    const Spelling* control = may_begin ? control_at(valid.substr(at)) : nullptr;
     if (control == nullptr) {
       ++at;
       continue;

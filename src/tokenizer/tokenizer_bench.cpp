@@ -2,10 +2,14 @@
 // and finds whole pieces less often than a full one, so a full one is faster.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 
+#include "base/mapped_file.h"
 #include "tokenizer/golden_test_util.h"
 #include "tokenizer/text_stream.h"
+#include "tokenizer/utf8.h"
 
 namespace eyrie {
 namespace {
@@ -35,6 +39,34 @@ void encode(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
 }
 BENCHMARK(encode)->ArgNames({"text", "special"})->ArgsProduct({{0, 1, 2}, {0, 1}});
+
+// A vocabulary of Kimi's size and mixed text, from tools/text_golden/fuzz_tokenizer.py. 100 kB at a
+// time.
+void mixed(benchmark::State& state) {
+  const std::string path = tokenizer_dir() + "/mixed.txt";
+  if (!std::filesystem::exists(path)) {
+    state.SkipWithError("EYRIE_TOKENIZER_DIR names no folder with mixed.txt");
+    return;
+  }
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_dir());
+  const std::string text = utf8_replace_invalid(read_text_file(path));
+  std::vector<TokenId> ids;
+  int64_t bytes = 0, tokens = 0;
+  size_t at = 0;
+  for (auto _ : state) {
+    ids.clear();
+    const size_t end = std::min(text.find('\n', at + 100'000), text.size());
+    const std::string_view part = std::string_view(text).substr(at, end - at);
+    tokenizer.encode_append(part, AllowSpecial::kNone, ids);
+    benchmark::DoNotOptimize(ids.data());
+    bytes += static_cast<int64_t>(part.size());
+    tokens += static_cast<int64_t>(ids.size());
+    at = end < text.size() ? end : 0;
+  }
+  state.SetBytesProcessed(bytes);
+  state.counters["bytes/token"] = static_cast<double>(bytes) / static_cast<double>(tokens);
+}
+BENCHMARK(mixed);
 
 void stream(benchmark::State& state) {
   const auto ids = golden_tokenizer().encode(sample(0), AllowSpecial::kNone);

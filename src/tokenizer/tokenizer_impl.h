@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tokenizer/bpe.h"
-#include "tokenizer/pretokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace eyrie {
@@ -31,7 +30,6 @@ struct Tokenizer::Impl {
   void encode_portion(std::string_view valid, AllowSpecial allow, std::vector<TokenId>& out) const;
 
   BpeVocabulary bpe;
-  Pretokenizer pretokenizer;
   std::vector<ControlToken> controls;  // [id - bpe.size()]
   std::unordered_map<std::string_view, TokenId> control_ids;
   std::unordered_map<uint32_t, std::vector<Spelling>> controls_by_start;  // first two bytes

@@ -54,6 +54,21 @@ TEST(TokenizerTest, EncodesAsTiktoken) {
   EXPECT_GT(num_texts, 400);
 }
 
+// Texts made to find differences; EYRIE_TOKENIZER_DIR runs more of them on a larger vocabulary.
+TEST(TokenizerTest, EncodesFuzzedTextsAsTiktoken) {
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_dir());
+  const auto rows = read_golden("fuzz.json", tokenizer_dir());
+  ASSERT_GE(rows.size(), 240u);
+  for (const auto& row : rows) {
+    const std::string text = row["text"];
+    const Ids ids = row["ids"];
+    ASSERT_EQ(tokenizer.encode(text, AllowSpecial::kAll), ids) << testing::PrintToString(text);
+    const Ids plain = row.contains("plain_ids") ? row["plain_ids"].get<Ids>() : ids;
+    ASSERT_EQ(tokenizer.encode(text, AllowSpecial::kNone), plain) << testing::PrintToString(text);
+    ASSERT_EQ(tokenizer.decode(ids, false), text);
+  }
+}
+
 TEST(TokenizerTest, CutsLongTextsAsKimiDoes) {
   int num_texts = 0;
   for (const auto& row : read_golden("tokenizer.json")) {

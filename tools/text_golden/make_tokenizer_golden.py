@@ -230,4 +230,5 @@ def main():
     dump_lines(OUT / "utf8.json", [{"hex": b.hex(), "text": b.decode("utf-8", "replace")} for b in utf8_cases(random.Random(8))])
 
 
-main()
+if __name__ == "__main__":
+    main()
