@@ -1,0 +1,167 @@
+"""Servers to compare: how each is started on a model, and what it took. One process at a time, all cores."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEERS = ROOT / "build/peers"
+CORES = len(os.sched_getaffinity(0))
+FIRST_PROMPT = "Question: Tom has 12 apples and buys 30 more. How many apples does he have now?\nAnswer:"
+
+
+class Failed(Exception):
+    """A server that does not run; the message is shown in the table."""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def post(url, body, timeout=600):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return json.loads(answer.read())
+
+
+def tree(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid] + [p for child in children for p in tree(int(child))]
+
+
+def peak_rss(pid):
+    """Bytes, the sum of the high-water marks of the process and its children."""
+    total = 0
+    for p in tree(pid):
+        for line in pathlib.Path(f"/proc/{p}/status").read_text().split("\n"):
+            if line.startswith("VmHWM"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+class Server:
+    """with Server(argv, port, log): …; the first token is awaited before the body runs."""
+
+    def __init__(self, argv, port, log, environment=None):
+        self.argv, self.port, self.log = [str(a) for a in argv], port, log
+        self.environment = {**os.environ, **(environment or {})}
+        self.url = f"http://127.0.0.1:{port}"
+        self.first_token_s = self.peak_bytes = None
+
+    def __enter__(self):
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        self.process = subprocess.Popen(self.argv, stdout=self.log.open("w"), stderr=subprocess.STDOUT,
+                                        env=self.environment, start_new_session=True)
+        try:
+            self.await_token(started + 900)
+        except BaseException:
+            self.stop()
+            raise
+        self.first_token_s = time.monotonic() - started
+        return self
+
+    def await_token(self, deadline):
+        body = {"model": "model", "prompt": FIRST_PROMPT, "max_tokens": 1, "temperature": 0}
+        while True:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise Failed(self.why())
+            try:
+                post(self.url + "/v1/completions", body)
+                return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.005)  # not listening yet, or 503 while it loads
+
+    def why(self):
+        lines = [line for line in self.log.read_text(errors="replace").split("\n") if line.strip()]
+        told = [line for line in lines if "rror" in line] or lines or ["no output"]
+        return told[-1].strip()[-300:]
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.peak_bytes = peak_rss(self.process.pid)
+        self.stop()
+
+    def stop(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+
+class Eyrie:
+    name = "eyrie"
+
+    def __init__(self, program):
+        self.program = program
+
+    def version(self):
+        return subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout.strip()
+
+    def server(self, model, streams, context, log):
+        port = free_port()
+        return Server([self.program, "serve", model.checkpoint, "--served-model-name", "model", "--host", "127.0.0.1",
+                       "--port", port, "--max-num-seqs", streams, "--max-model-len", context,
+                       "--num-gpu-blocks-override", -(-streams * context // 16) + 1], port, log)
+
+    def greedy(self, server, prompt, count):
+        """[(token id, its log-probability)] of the first `count` tokens, and the ids of the prompt."""
+        answer = post(server.url + "/v1/completions",
+                      {"model": "model", "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True,
+                       "logprobs": 1, "return_token_ids": True})["choices"][0]
+        return list(zip(answer["token_ids"], answer["logprobs"]["token_logprobs"])), answer["prompt_token_ids"]
+
+
+class LlamaCpp:
+    """llama-server with what is best for it on a CPU: built for this machine, weights repacked at load, flash attention,
+    a slot a stream, every core."""
+    name = "llama.cpp"
+
+    def __init__(self):
+        self.program = PEERS / "llama.cpp/bin/llama-server"
+
+    def version(self):
+        out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
+        built = (PEERS / "llama.cpp/source").read_text().strip()
+        return f"{built}, {(out.stdout + out.stderr).strip().splitlines()[0]}"
+
+    def server(self, model, streams, context, log):
+        port = free_port()
+        return Server([self.program, "-m", model.gguf, "--host", "127.0.0.1", "--port", port, "-np", streams,
+                       "-c", streams * context, "-t", CORES, "-fa", "on", "--no-webui", "-a", "model"], port, log)
+
+    def greedy(self, server, prompt, count):
+        answer = post(server.url + "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0,
+                                                   "ignore_eos": True, "n_probs": 1, "return_tokens": True})
+        ids = post(server.url + "/tokenize", {"content": prompt, "add_special": False, "parse_special": True})["tokens"]
+        return [(t["id"], t["logprob"]) for t in answer["completion_probabilities"]], ids
+
+
+class Vllm:
+    """vLLM's CPU package, on the same checkpoint."""
+    name = "vLLM"
+
+    def __init__(self):
+        self.program = PEERS / "vllm/bin/vllm"
+
+    def version(self):
+        out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
+        return (out.stdout.strip().splitlines() or [""])[-1]
+
+    def server(self, model, streams, context, log):
+        port = free_port()
+        return Server([self.program, "serve", model.checkpoint, "--served-model-name", "model", "--host", "127.0.0.1",
+                       "--port", port, "--max-num-seqs", streams, "--max-model-len", context, "--trust-remote-code",
+                       "--disable-log-requests"], port, log, {"VLLM_CPU_KVCACHE_SPACE": "2"})
+
+    greedy = Eyrie.greedy
