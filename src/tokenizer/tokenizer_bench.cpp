@@ -68,6 +68,11 @@ void mixed(benchmark::State& state) {
 }
 BENCHMARK(mixed);
 
+void load(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(Tokenizer::load(tokenizer_dir()));
+}
+BENCHMARK(load);
+
 void stream(benchmark::State& state) {
   const auto ids = golden_tokenizer().encode(sample(0), AllowSpecial::kNone);
   std::vector<TextPiece> pieces;

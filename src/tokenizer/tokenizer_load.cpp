@@ -1,5 +1,6 @@
 // Reading tiktoken.model, tokenizer_config.json and the ids that end an answer.
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -51,27 +52,32 @@ constexpr KimiSlot kKimiSlots[] = {
     {255, "[PAD]", true},
 };
 
-int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  if (c == '+') return 62;
-  return c == '/' ? 63 : -1;
+constexpr std::array<int8_t, 256> base64_digits() {
+  std::array<int8_t, 256> digits{};
+  digits.fill(-1);
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (size_t i = 0; i < kDigits.size(); ++i) {
+    digits[static_cast<uint8_t>(kDigits[i])] = static_cast<int8_t>(i);
+  }
+  return digits;
 }
 
 std::optional<std::string> base64_decode(std::string_view text) {
+  static constexpr std::array<int8_t, 256> kDigits = base64_digits();
   if (text.empty() || text.size() % 4 != 0) return std::nullopt;
   const size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-  std::string out;
+  std::string out(text.size() / 4 * 3, '\0');
+  char* next = out.data();
   for (size_t i = 0; i < text.size(); i += 4) {
     uint32_t group = 0;
     for (size_t j = i; j < i + 4; ++j) {
       const bool is_padding = j >= text.size() - padding;
-      const int digit = is_padding ? 0 : base64_digit(text[j]);
+      const int digit = is_padding ? 0 : kDigits[static_cast<uint8_t>(text[j])];
       if (digit < 0) return std::nullopt;
       group = (group << 6) | static_cast<uint32_t>(digit);
     }
-    for (int shift = 16; shift >= 0; shift -= 8) out.push_back(static_cast<char>(group >> shift));
+    for (int shift = 16; shift >= 0; shift -= 8) *next++ = static_cast<char>(group >> shift);
   }
   out.resize(out.size() - padding);
   return out;
@@ -94,11 +100,11 @@ struct RankLine {
 
 RankLine read_rank_line(std::string_view line, int number, const std::string& path) {
   const size_t space = std::min(line.find(' '), line.size());
-  const auto bytes = base64_decode(line.substr(0, space));
+  auto bytes = base64_decode(line.substr(0, space));
   if (space == line.size() || !bytes || bytes->empty()) {
     fail("{} line {}: {} is not a base64 token, a space and its rank", path, number, shown(line));
   }
-  RankLine result{*bytes, 0, number};
+  RankLine result{std::move(*bytes), 0, number};
   const std::string_view digits = line.substr(space + 1);
   const char* end = digits.data() + digits.size();
   const auto parsed = std::from_chars(digits.data(), end, result.rank);
@@ -112,6 +118,7 @@ RankLine read_rank_line(std::string_view line, int number, const std::string& pa
 std::vector<std::string> read_ranks(const std::string& path) {
   const std::string content = read_text_file(path);
   std::vector<RankLine> lines;
+  lines.reserve(static_cast<size_t>(std::count(content.begin(), content.end(), '\n')) + 1);
   std::string_view left = content;
   for (int number = 1; !left.empty(); ++number) {
     const size_t newline = std::min(left.find('\n'), left.size());
@@ -122,6 +129,7 @@ std::vector<std::string> read_ranks(const std::string& path) {
   }
   std::vector<std::string> tokens(lines.size());
   std::unordered_map<std::string_view, int> line_of;
+  line_of.reserve(lines.size());
   for (const RankLine& line : lines) {
     if (line.rank >= tokens.size()) {
       fail("{} line {}: rank {} with {} tokens in the file; ranks are 0 … {} without gaps", path,
