@@ -6,7 +6,7 @@ EYRIE := $(BUILD)/release/eyrie
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup setup-test build models demo test test-fast test-clients fuzz sanitize fmt fmt-check tidy bench clean
+.PHONY: help setup setup-test build models demo test test-fast test-clients fuzz sanitize fmt fmt-check tidy bench peers clean
 
 help:
 	@echo "make demo      install, build, quantize, sweep the bundled model, print the table"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz      libFuzzer over requests, templates, parsers, tokenizer and safetensors (FUZZ_SECONDS=60 each)"
 	@echo "make test-clients  lm_eval, aiperf and vLLM's benchmark client against our server (2 GB of Python)"
 	@echo "make bench     micro-benchmarks of the kernels"
+	@echo "make peers     the same work by llama.cpp and vLLM's CPU build, and the ratios (an hour the first time)"
 	@echo "make fmt       clang-format over the tree      make tidy   clang-tidy over the tree"
 
 setup:
@@ -61,6 +62,9 @@ bench: setup-test
 	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS) --target ops_bench formats_bench
 	@$(BUILD)/bench/ops_bench
 	@$(BUILD)/bench/formats_bench
+
+peers: build
+	@python3 tools/peers/run.py
 
 clean:
 	rm -rf $(BUILD)

@@ -102,8 +102,8 @@ class Server:
 class Eyrie:
     name = "eyrie"
 
-    def __init__(self, program):
-        self.program = program
+    def __init__(self, program, flags=()):
+        self.program, self.flags = program, flags
 
     def version(self):
         return subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout.strip()
@@ -112,7 +112,7 @@ class Eyrie:
         port = free_port()
         return Server([self.program, "serve", model.checkpoint, "--served-model-name", "model", "--host", "127.0.0.1",
                        "--port", port, "--max-num-seqs", streams, "--max-model-len", context,
-                       "--num-gpu-blocks-override", -(-streams * context // 16) + 1], port, log)
+                       "--num-gpu-blocks-override", -(-streams * context // 16) + 1, *self.flags], port, log)
 
     def greedy(self, server, prompt, count):
         """[(token id, its log-probability)] of the first `count` tokens, and the ids of the prompt."""
