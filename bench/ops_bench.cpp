@@ -1,7 +1,8 @@
-// Kernels of the cpu backend: GB/s of weights (or cache), GFLOP/s, and the larger of the two shares
-// of what this machine can do (peaks.h), which says how far a kernel is from its roof. Weights
-// larger than a cache are what a big model's decode reads: `cold` cycles through copies that
-// together exceed it; `warm` is one matrix, the nano model's case.
+// Kernels of the cpu backend: GB/s of weights (or cache), operations a second, and their shares of
+// what this machine can do (peaks.h), the largest of which says how far a kernel is from its roof.
+// Weights larger than a cache are what a big model's decode reads: `cold` cycles through copies
+// that together exceed it; `warm` is one matrix, the nano model's case, and `l2` one of half a
+// megabyte. Four-bit weights meet int8 activations ("mxfp4") or floats ("mxfp4-f32").
 //
 //   ops_bench [--threads=N] [--benchmark_filter=linear/mxfp4] [Google Benchmark's flags]
 //
@@ -38,16 +39,17 @@ Machine& machine() {
   return instance;
 }
 
-void report(benchmark::State& state, double bytes, double flops) {
+void report(benchmark::State& state, double bytes, double flops, bool int8 = false) {
   const bench::Peaks& peaks = machine().peaks;
   using Counter = benchmark::Counter;
   const auto rate = [&](double amount) {
     return Counter(amount, Counter::kIsIterationInvariantRate);
   };
   state.counters["GB"] = rate(bytes / 1e9);
-  state.counters["GFLOP"] = rate(flops / 1e9);
+  state.counters[int8 ? "GOP" : "GFLOP"] = rate(flops / 1e9);
   state.counters["%read"] = rate(100 * bytes / peaks.read_bytes_per_s);
-  state.counters["%fma"] = rate(100 * flops / peaks.flops_per_s);
+  state.counters[int8 ? "%dot" : "%fma"] =
+      rate(100 * flops / (int8 ? peaks.int8_ops_per_s : peaks.flops_per_s));
 }
 
 // Random bytes that decode to ordinary values in every format.
@@ -94,8 +96,12 @@ std::vector<float> random_floats(int64_t count) {
   return x;
 }
 
-void linear(benchmark::State& state, const WeightFormat* format, int64_t out, int64_t in,
-            bool cold) {
+bool meets_int8(const WeightFormat& format, ops::ActivationQuantization activation) {
+  return ops::activation_rounding(format, activation) == formats::ActivationRounding::kInt8;
+}
+
+void linear(benchmark::State& state, const WeightFormat* format,
+            ops::ActivationQuantization activation, int64_t out, int64_t in, bool cold) {
   const ops::Ctx& ctx = machine().ctx;
   const int64_t rows = state.range(0);
   const RandomWeight source(*format, out, in, 1);
@@ -103,7 +109,7 @@ void linear(benchmark::State& state, const WeightFormat* format, int64_t out, in
   std::vector<ops::PreparedWeight> weights;
   size_t total = 0;
   do {
-    weights.push_back(ops::prepare(ctx, {&source.weight, 1}));
+    weights.push_back(ops::prepare(ctx, {&source.weight, 1}, activation));
     total += weights.back().bytes();
   } while (cold && total < kBeyondCaches);
   const std::vector<float> x = random_floats(rows * in);
@@ -115,21 +121,22 @@ void linear(benchmark::State& state, const WeightFormat* format, int64_t out, in
                       .weight = &weights[next]});
     next = (next + 1) % weights.size();
   }
-  report(state, static_cast<double>(weights[0].bytes()),
-         2.0 * static_cast<double>(rows * in * out));
+  report(state, static_cast<double>(weights[0].bytes()), 2.0 * static_cast<double>(rows * in * out),
+         meets_int8(*format, activation));
 }
 
 // Cold: layers that together exceed the caches take turns.
-void experts(benchmark::State& state, const WeightFormat* format, int64_t hidden, int64_t width,
-             int num_experts, int64_t top_k, int num_layers) {
+void experts(benchmark::State& state, const WeightFormat* format,
+             ops::ActivationQuantization activation, int64_t hidden, int64_t width, int num_experts,
+             int64_t top_k, int num_layers) {
   const ops::Ctx& ctx = machine().ctx;
   const int64_t rows = state.range(0);
   const RandomWeight gate_up_source(*format, 2 * width, hidden, 1);
   const RandomWeight down_source(*format, hidden, width, 2);
   std::vector<ops::PreparedWeight> gate_up, down;
   for (int e = 0; e < num_experts * num_layers; ++e) {
-    gate_up.push_back(ops::prepare(ctx, {&gate_up_source.weight, 1}));
-    down.push_back(ops::prepare(ctx, {&down_source.weight, 1}));
+    gate_up.push_back(ops::prepare(ctx, {&gate_up_source.weight, 1}, activation));
+    down.push_back(ops::prepare(ctx, {&down_source.weight, 1}, activation));
   }
   const std::vector<float> x = random_floats(rows * hidden), w = random_floats(rows * top_k);
   std::vector<float> y(x.size());
@@ -159,7 +166,7 @@ void experts(benchmark::State& state, const WeightFormat* format, int64_t hidden
   }
   const auto active = static_cast<double>(std::count(used.begin(), used.end(), true));
   report(state, active * static_cast<double>(gate_up[0].bytes() + down[0].bytes()),
-         6.0 * static_cast<double>(rows * top_k * hidden * width));
+         6.0 * static_cast<double>(rows * top_k * hidden * width), meets_int8(*format, activation));
 }
 
 // range: sequences, rows of each, context length.
@@ -215,40 +222,60 @@ void mla(benchmark::State& state, int64_t heads, int64_t latent, int64_t rope) {
              static_cast<double>(heads * (width + latent)));
 }
 
-void prepare(benchmark::State& state, const WeightFormat* format) {
+void prepare(benchmark::State& state, const WeightFormat* format,
+             ops::ActivationQuantization activation) {
   const RandomWeight source(*format, 1024, 2048, 1);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(ops::prepare(machine().ctx, {&source.weight, 1}));
+    benchmark::DoNotOptimize(ops::prepare(machine().ctx, {&source.weight, 1}, activation));
   }
   report(state, static_cast<double>(formats::weight_bytes(source.weight)), 0);
 }
 
-void register_all() {
-  const auto in_time = [](benchmark::internal::Benchmark* b) {
-    b->Unit(benchmark::kMicrosecond);
-    if (machine().pool.size() > 1) b->UseRealTime();
+void in_time(benchmark::internal::Benchmark* b) {
+  b->Unit(benchmark::kMicrosecond);
+  if (machine().pool.size() > 1) b->UseRealTime();
+}
+
+void register_weights(const WeightFormat* format, ops::ActivationQuantization activation,
+                      const std::string& name) {
+  const auto add = [&](const char* temperature, int64_t out, int64_t in, bool cold) {
+    auto* b = benchmark::RegisterBenchmark(
+        fmt::format("linear/{}/{}/{}x{}/T", name, temperature, out, in).c_str(),
+        [=](benchmark::State& state) { linear(state, format, activation, out, in, cold); });
+    for (int64_t rows : {1, 2, 4, 7, 16, 64, 256}) b->Arg(rows);
+    in_time(b);
   };
+  add("warm", 768, 256, false);
+  add("l2", 512, 2048, false);
+  add("cold", 2048, 7168, true);
+  for (const auto& [temperature, layers] : {std::pair{"warm", 1}, std::pair{"cold", 32}}) {
+    auto* b =
+        benchmark::RegisterBenchmark(fmt::format("experts/{}/{}/nano/T", name, temperature).c_str(),
+                                     [=, n = layers](benchmark::State& state) {
+                                       experts(state, format, activation, 256, 96, 16, 4, n);
+                                     });
+    for (int64_t rows : {1, 4, 7, 28, 64, 256}) b->Arg(rows);
+    in_time(b);
+  }
+  auto* mini = benchmark::RegisterBenchmark(
+      fmt::format("experts/{}/cold/mini/T", name).c_str(),
+      [=](benchmark::State& state) { experts(state, format, activation, 1024, 512, 64, 8, 4); });
+  for (int64_t rows : {1, 7, 16, 64, 256}) mini->Arg(rows);
+  in_time(mini);
+  in_time(benchmark::RegisterBenchmark(
+      fmt::format("prepare/{}", name).c_str(),
+      [=](benchmark::State& state) { prepare(state, format, activation); }));
+}
+
+void register_all() {
+  using ops::ActivationQuantization;
   for (const WeightFormat* format :
        {&formats::kBF16, &formats::kF16, &formats::kFp8, &formats::kFp8Block, &formats::kMxfp4,
         &formats::kNvfp4, &formats::kInt4G32}) {
-    const auto add = [&](const char* temperature, int64_t out, int64_t in, bool cold) {
-      auto* b = benchmark::RegisterBenchmark(
-          fmt::format("linear/{}/{}/{}x{}/T", format->name, temperature, out, in).c_str(),
-          [=](benchmark::State& state) { linear(state, format, out, in, cold); });
-      for (int64_t rows : {1, 4, 7, 16, 64, 256}) b->Arg(rows);
-      in_time(b);
-    };
-    add("warm", 768, 256, false);
-    add("cold", 2048, 7168, true);
-    for (const auto& [temperature, layers] : {std::pair{"warm", 1}, std::pair{"cold", 32}}) {
-      auto* b = benchmark::RegisterBenchmark(
-          fmt::format("experts/{}/{}/nano/T", format->name, temperature).c_str(),
-          [=, n = layers](benchmark::State& state) { experts(state, format, 256, 96, 16, 4, n); });
-      for (int64_t rows : {1, 4, 7, 28, 64, 256}) b->Arg(rows);
-      in_time(b);
+    register_weights(format, ActivationQuantization::kInt8, std::string(format->name));
+    if (meets_int8(*format, ActivationQuantization::kInt8)) {
+      register_weights(format, ActivationQuantization::kOff, fmt::format("{}-f32", format->name));
     }
-    in_time(benchmark::RegisterBenchmark(fmt::format("prepare/{}", format->name).c_str(),
-                                         [=](benchmark::State& state) { prepare(state, format); }));
   }
   for (const auto& [name, heads, latent, rope] :
        {std::tuple{"nano", 4, 128, 32}, std::tuple{"kimi", 64, 512, 64}}) {
@@ -280,6 +307,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("peak read GB/s",
                               fmt::format("{:.1f}", peaks.read_bytes_per_s / 1e9));
   benchmark::AddCustomContext("peak GFLOP/s", fmt::format("{:.0f}", peaks.flops_per_s / 1e9));
+  benchmark::AddCustomContext("peak int8 GOP/s", fmt::format("{:.0f}", peaks.int8_ops_per_s / 1e9));
   eyrie::register_all();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <ctime>
 
+#include "ops/cpu/int8-inl.h"
+#include "ops/cpu/isa.h"
 #include "tensor/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,6 +33,36 @@ double multiply_adds(int64_t rounds, float* sink) {
   return 2.0 * static_cast<double>(rounds) * kChains * static_cast<double>(hn::Lanes(d));
 }
 
+// Bytes as the kernels of four-bit weights multiply them: weights in registers, activations from
+// the first cache. Returns operations done.
+template <bool kVnni>
+double int8_dots(int64_t rounds, float* sink) {
+  namespace cpu = eyrie::ops::cpu::HWY_NAMESPACE;
+  constexpr int kChains = 8, kSteps = 4;
+  alignas(64) std::byte x[kChains][4 * kSteps] = {};
+  cpu::VB w[kSteps];
+  cpu::VI sums[kChains];
+  for (int i = 0; i < kSteps; ++i) w[i] = hn::Set(cpu::db, static_cast<uint8_t>(i + 1));
+  for (int i = 0; i < kChains; ++i) sums[i] = hn::Zero(cpu::di);
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" ::"r"(&x) : "memory");  // x is read again
+#pragma GCC unroll 16
+    for (int i = 0; i < kChains; ++i) {
+      sums[i] = cpu::dot_steps<kVnni, kSteps, kSteps>(sums[i], w, x[i]);
+    }
+  }
+  for (int i = 1; i < kChains; ++i) sums[0] = hn::Add(sums[0], sums[i]);
+  *sink += static_cast<float>(hn::GetLane(sums[0]));
+  return 2.0 * static_cast<double>(rounds) * kChains * kSteps * 4 * cpu::kLanes;
+}
+
+double int8_dots_here(int64_t rounds, float* sink) {
+#if HWY_TARGET == HWY_AVX2
+  if (eyrie::ops::cpu::uses_avx_vnni()) return int8_dots<true>(rounds, sink);
+#endif
+  return int8_dots<false>(rounds, sink);
+}
+
 void read_all(const uint32_t* words, int64_t count, uint32_t* sink) {
   const hn::ScalableTag<uint32_t> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -51,6 +83,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace eyrie::bench {
 HWY_EXPORT(multiply_adds);
+HWY_EXPORT(int8_dots_here);
 HWY_EXPORT(read_all);
 
 namespace {
@@ -77,24 +110,32 @@ double best_seconds(int threads, const Fn& fn) {
 
 Peaks measure_peaks(ThreadPool& pool) {
   constexpr int64_t kBytes = 256 << 20, kRounds = 2'000'000;
+  ops::cpu::init_isa();
   const int threads = pool.size();
   struct alignas(64) Sink {
     float f = 0;
     uint32_t u = 0;
   };
   std::vector<Sink> sinks(static_cast<size_t>(threads));
-  Peaks peaks;
-  double flops = 0;
-  const double flop_seconds = best_seconds(threads, [&] {
-    std::vector<double> done(static_cast<size_t>(threads));
-    pool.run(threads, [&](int64_t i, int) {
-      const auto s = static_cast<size_t>(i);
-      done[s] = HWY_DYNAMIC_DISPATCH(multiply_adds)(kRounds, &sinks[s].f);
+  // work(sink) does so many operations.
+  const auto rate = [&](const auto& work) {
+    double operations = 0;
+    const double elapsed = best_seconds(threads, [&] {
+      std::vector<double> done(static_cast<size_t>(threads));
+      pool.run(threads, [&](int64_t i, int) {
+        const auto s = static_cast<size_t>(i);
+        done[s] = work(&sinks[s].f);
+      });
+      operations = 0;
+      for (double d : done) operations += d;
     });
-    flops = 0;
-    for (double d : done) flops += d;
-  });
-  peaks.flops_per_s = flops / flop_seconds;
+    return operations / elapsed;
+  };
+  Peaks peaks;
+  peaks.flops_per_s =
+      rate([](float* sink) { return HWY_DYNAMIC_DISPATCH(multiply_adds)(kRounds, sink); });
+  peaks.int8_ops_per_s =
+      rate([](float* sink) { return HWY_DYNAMIC_DISPATCH(int8_dots_here)(kRounds, sink); });
 
   Buffer memory(static_cast<size_t>(kBytes));
   std::fill_n(memory.as<uint32_t>(), kBytes / 4, 1u);

@@ -8,6 +8,7 @@ namespace eyrie::bench {
 struct Peaks {
   double read_bytes_per_s = 0;  // streaming read of memory far larger than the caches, all threads
   double flops_per_s = 0;       // independent float32 multiply-adds in registers, all threads
+  double int8_ops_per_s = 0;    // 8-bit dot products of registers with broadcast words, all threads
 };
 
 Peaks measure_peaks(ThreadPool& pool);

@@ -34,8 +34,8 @@ struct Weight {
 };
 
 // How activations meet the weight on hardware that has the format's arithmetic; `emulate` applies
-// it.
-enum class ActivationRounding { kNone, kFp8PerToken, kMxfp4, kNvfp4, kFp8Blocks };
+// it. No format asks for kInt8: it is how a CPU multiplies four-bit weights (ops/ops.h).
+enum class ActivationRounding { kNone, kFp8PerToken, kMxfp4, kNvfp4, kFp8Blocks, kInt8 };
 
 struct WeightFormat {
   std::string_view name;     // "bf16", "fp8", "mxfp4": the quantizer's scheme name too

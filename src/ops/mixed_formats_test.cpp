@@ -51,7 +51,12 @@ TEST(MixedFormatsTest, FusedWeightsMayDiffer) {
 }
 
 // Every expert has its own format and its own static input scale.
-TEST(MixedFormatsTest, ExpertsMayDiffer) {
+class MixedExperts : public testing::TestWithParam<ActivationQuantization> {};
+INSTANTIATE_TEST_SUITE_P(Activations, MixedExperts,
+                         testing::Values(ActivationQuantization::kEmulate,
+                                         ActivationQuantization::kInt8));
+
+TEST_P(MixedExperts, MayDiffer) {
   constexpr int64_t kHidden = 96, kWidth = 64, kRows = 9, kTopK = 2;
   Backend cpu(cpu_ops()), reference(reference_ops());
   const formats::WeightFormat* all[] = {&formats::kNvfp4, &formats::kBF16, &formats::kNvfp4,
@@ -73,8 +78,8 @@ TEST(MixedFormatsTest, ExpertsMayDiffer) {
         weight = memory.emplace_back(encoded(*all[e], out, in, seed)).weight;
         if (e == 2) weight.input_scale = 0.002f;
       }
-      mine.push_back(prepared(cpu, {&weight, 1}, ActivationQuantization::kEmulate));
-      oracle.push_back(prepared(reference, {&weight, 1}, ActivationQuantization::kEmulate));
+      mine.push_back(prepared(cpu, {&weight, 1}, GetParam()));
+      oracle.push_back(prepared(reference, {&weight, 1}, GetParam()));
     };
     add(2 * kWidth, kHidden, 10 + e, up_cpu, up_ref);
     add(kHidden, kWidth, 20 + e, down_cpu, down_ref);

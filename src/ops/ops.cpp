@@ -60,6 +60,20 @@ size_t PreparedWeight::bytes() const {
   return total;
 }
 
+formats::ActivationRounding activation_rounding(const formats::WeightFormat& format,
+                                                ActivationQuantization activation) {
+  switch (activation) {
+    case ActivationQuantization::kOff:
+      break;
+    case ActivationQuantization::kInt8:
+      if (format.bits_per_element == 4) return formats::ActivationRounding::kInt8;
+      break;
+    case ActivationQuantization::kEmulate:
+      return format.activation;
+  }
+  return formats::ActivationRounding::kNone;
+}
+
 PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
                        ActivationQuantization activation) {
   CHECK(!rows_concatenated.empty(), "prepare: no weight given");

@@ -7,8 +7,9 @@
 //
 // Numerics: the result for a row never depends on the other rows of the batch, on the number of
 // threads or on how a sequence was cut into chunks. Each output element has one fixed order of
-// summation: over k ascending in a linear, over top-k slots in slot order in the experts, over
-// cache positions in blocks of kAttentionTile aligned to position 0 in attention.
+// summation: over k ascending in a linear (over groups of k where these are summed in integers),
+// over top-k slots in slot order in the experts, over cache positions in blocks of kAttentionTile
+// aligned to position 0 in attention.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,6 @@ const OpTable& cpu_ops();        // SIMD through Highway, instruction set chosen
 const OpTable& reference_ops();  // readable float32 oracle
 // Name of the instruction set the cpu table uses here, e.g. "AVX3_ZEN4".
 std::string_view cpu_isa();
-// The kernels a weight of this format meets on the cpu table here: "mxfp4 panels, AVX3", or
-// "f32 panels (no kernel of its own), AVX3".
-std::string kernel_name(const formats::WeightFormat& format);
 
 // ---- weights ------------------------------------------------------------------------------------
 
@@ -59,10 +57,21 @@ struct PreparedWeight {
   size_t bytes() const;                 // read by one pass over the matrix
 };
 
-enum class ActivationQuantization { kOff, kEmulate };
+// How activations meet weights. kInt8: those of four-bit weights (MXFP4, NVFP4, INT4) are rounded
+// to 8 bits with a scale per group of the weight's, and multiplied in integers (cpu/int8_layout.h);
+// other weights meet float32. kEmulate: rounded as hardware with the format's arithmetic does it.
+enum class ActivationQuantization { kOff, kInt8, kEmulate };
+
+formats::ActivationRounding activation_rounding(const formats::WeightFormat& format,
+                                                ActivationQuantization activation);
 
 PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
                        ActivationQuantization activation = ActivationQuantization::kOff);
+
+// The kernels a weight of this format meets on the cpu table here: "mxfp4 panels · int8, AVX3_DL",
+// "bf16 panels, AVX3", or "f32 panels (no kernel of its own), AVX3".
+std::string kernel_name(const formats::WeightFormat& format,
+                        ActivationQuantization activation = ActivationQuantization::kInt8);
 
 // ---- plain ops ----------------------------------------------------------------------------------
 

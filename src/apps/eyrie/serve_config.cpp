@@ -104,7 +104,9 @@ void take_weights(const ParsedFlags& flags, ServeConfig& config) {
   const std::string activation = flags.string("activation-quantization", "auto");
   check_one_of("activation-quantization", activation,
                std::array<std::string_view, 3>{"auto", "emulate", "off"});
-  if (activation == "emulate") config.runner.activation = ops::ActivationQuantization::kEmulate;
+  config.runner.activation = activation == "emulate" ? ops::ActivationQuantization::kEmulate
+                             : activation == "off"   ? ops::ActivationQuantization::kOff
+                                                     : ops::ActivationQuantization::kInt8;
   config.speculative = parse_speculative_config(flags.json("speculative-config"));
   if (config.speculative) {
     config.runner.draft = checkpoint::resolve_model_path(config.speculative->model);

@@ -185,7 +185,8 @@ constexpr auto kActedOn = std::to_array<FlagSpec>({
      .help = "worker threads of the CPU backend (default: all cores of this process)"},
     {.name = "activation-quantization",
      .kind = FlagKind::kString,
-     .help = "auto, emulate, off: FP8 activation rounding on the CPU"},
+     .help = "how activations meet weights on the CPU; auto: 8 bits for 4-bit weights, float32 for "
+             "others; off: float32; emulate: rounded as the format's hardware does"},
     {.name = "device", .kind = FlagKind::kString, .help = "auto, cpu"},
 });
 

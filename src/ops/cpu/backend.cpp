@@ -32,10 +32,13 @@ const OpTable& cpu_ops() {
 
 std::string_view cpu_isa() { return cpu::current_isa(); }
 
-std::string kernel_name(const formats::WeightFormat& format) {
-  const bool own = cpu::encoding_of(format) != cpu::Encoding::kF32 || &format == &formats::kF32;
-  return own ? fmt::format("{} panels, {}", format.name, cpu_isa())
-             : fmt::format("f32 panels (no kernel of its own), {}", cpu_isa());
+std::string kernel_name(const formats::WeightFormat& format, ActivationQuantization activation) {
+  const cpu::Encoding encoding = cpu::encoding_of(format, activation_rounding(format, activation));
+  if (encoding == cpu::Encoding::kF32 && &format != &formats::kF32) {
+    return fmt::format("f32 panels (no kernel of its own), {}", cpu_isa());
+  }
+  return fmt::format("{} panels{}, {}", format.name, cpu::meets_int8(encoding) ? " · int8" : "",
+                     cpu_isa());
 }
 
 }  // namespace eyrie::ops

@@ -195,6 +195,10 @@ void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t pan
       return row_tile_for<DecodeNvfp4>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kInt4:
       return row_tile_for<DecodeInt4>(num_rows)(m, packed, panel_begin, panel_end, out);
+    case Encoding::kMxfp4Int8:
+    case Encoding::kNvfp4Int8:
+    case Encoding::kInt4Int8:
+      break;  // int8_kernels.cpp
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <hwy/highway.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -9,29 +10,63 @@
 namespace eyrie::ops::cpu {
 namespace {
 
-// Targets compiled into this build, as bits; HWY_TARGETS is the same in every kernel file.
-int64_t usable_targets() { return hwy::SupportedTargets() & HWY_TARGETS; }
+struct Isa {
+  std::string name;
+  int64_t target;  // Highway's bit
+  bool avx_vnni = false;
+};
+
+bool has_avx_vnni() {
+#if HWY_ARCH_X86_64
+  return __builtin_cpu_supports("avxvnni") != 0;
+#else
+  return false;
+#endif
+}
+
+// Best first: lower bits are better targets.
+const std::vector<Isa>& usable() {
+  static const std::vector<Isa> isas = [] {
+    std::vector<Isa> found;
+    const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+    for (int bit = 0; bit < 63; ++bit) {
+      const int64_t target = int64_t{1} << bit;
+      if ((targets & target) == 0) continue;
+#if HWY_ARCH_X86_64
+      if (target == HWY_AVX2 && has_avx_vnni()) {
+        found.push_back({.name = "AVX2_VNNI", .target = target, .avx_vnni = true});
+      }
+#endif
+      found.push_back({.name = hwy::TargetName(target), .target = target});
+    }
+    return found;
+  }();
+  return isas;
+}
+
+std::atomic<const Isa*> current{nullptr};
+
+// Worse targets stay open: a kernel file without the target itself takes the next one.
+void use(const Isa& isa) {
+  int64_t targets = 0;
+  for (const Isa& other : usable()) {
+    if (other.target >= isa.target) targets |= other.target;
+  }
+  hwy::GetChosenTarget().Update(targets);
+  current.store(&isa);
+}
 
 }  // namespace
 
 std::vector<std::string> available_isas() {
-  static const int64_t targets = usable_targets();
   std::vector<std::string> names;
-  for (int bit = 0; bit < 63; ++bit) {  // lower bits are better targets
-    if ((targets >> bit) & 1) names.emplace_back(hwy::TargetName(int64_t{1} << bit));
-  }
+  for (const Isa& isa : usable()) names.push_back(isa.name);
   return names;
 }
 
 void use_isa(std::string_view name) {
-  static const int64_t targets = usable_targets();
-  for (int bit = 0; bit < 63; ++bit) {
-    const int64_t target = int64_t{1} << bit;
-    if ((targets & target) != 0 && name == hwy::TargetName(target)) {
-      hwy::SetSupportedTargetsForTest(target);
-      hwy::GetChosenTarget().Update(target);
-      return;
-    }
+  for (const Isa& isa : usable()) {
+    if (isa.name == name) return use(isa);
   }
   std::string accepted;
   for (const std::string& isa : available_isas()) accepted += " " + isa;
@@ -40,12 +75,12 @@ void use_isa(std::string_view name) {
 
 void init_isa() {
   static const bool done = [] {
-    available_isas();
+    if (current.load() != nullptr) return true;  // a test was here first
     const char* forced = std::getenv("EYRIE_CPU_ISA");
     if (forced != nullptr && *forced != '\0') {
       use_isa(forced);
     } else {
-      hwy::GetChosenTarget().Update(usable_targets());
+      use(usable().front());
     }
     return true;
   }();
@@ -54,8 +89,9 @@ void init_isa() {
 
 std::string_view current_isa() {
   init_isa();
-  const int64_t targets = usable_targets();
-  return hwy::TargetName(targets & -targets);
+  return current.load()->name;
 }
+
+bool uses_avx_vnni() { return current.load()->avx_vnni; }
 
 }  // namespace eyrie::ops::cpu

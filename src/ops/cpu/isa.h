@@ -10,7 +10,9 @@
 
 namespace eyrie::ops::cpu {
 
-// Names this build has kernels for and this machine can run, best first: "AVX3", "AVX2", "SSE4".
+// Names this build has kernels for and this machine can run, best first: "AVX3_DL" (AVX-512 with
+// VNNI and VBMI), "AVX3", "AVX2_VNNI", "AVX2", "SSE4". Only kernels of integers differ between the
+// ones with VNNI and those without.
 std::vector<std::string> available_isas();
 
 // Reads EYRIE_CPU_ISA once; throws Error when it names none of available_isas().
@@ -20,5 +22,9 @@ void init_isa();
 void use_isa(std::string_view name);
 
 std::string_view current_isa();
+
+// The current one is AVX2_VNNI, which Highway does not know as a target: it is its AVX2 with
+// another integer dot product. After init_isa().
+bool uses_avx_vnni();
 
 }  // namespace eyrie::ops::cpu

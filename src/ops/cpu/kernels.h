@@ -9,8 +9,8 @@
 
 namespace eyrie::ops::cpu {
 
-// Register tiles are at most this many rows on any target.
-inline constexpr int kMaxTileRows = 12;
+// Tiles are at most this many rows on any target.
+inline constexpr int kMaxTileRows = 16;
 
 struct GemmKernels {
   int max_rows;  // rows of this target's largest register tile
@@ -24,6 +24,19 @@ struct GemmKernels {
                  int64_t panel_end, float* const* out);
 };
 const GemmKernels& gemm_kernels();
+
+// Four-bit weights × int8 activations (int8_layout.h).
+struct Int8Kernels {
+  int max_rows;  // at most, so that a tile's sums and activations stay in the first cache
+
+  // Rounds n columns, whole groups, into their part of a record.
+  void (*round)(Encoding encoding, const float* x, int64_t n, std::byte* record);
+
+  // out[r][o] for the outputs of panels [panel_begin, panel_end). num_rows ≤ max_rows.
+  void (*panels)(const PanelMatrix& matrix, const std::byte* const* records, int num_rows,
+                 int64_t panel_begin, int64_t panel_end, float* const* out);
+};
+const Int8Kernels& int8_kernels();
 
 // Query rows of one sequence. Heads come in groups that read the same keys and values.
 struct AttendParams {

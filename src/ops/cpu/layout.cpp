@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/math.h"
+#include "ops/cpu/backend.h"
+#include "ops/cpu/int8_layout.h"
 
 namespace eyrie::ops::cpu {
 namespace {
@@ -36,6 +40,10 @@ constexpr Geometry geometry(Encoding encoding) {
       return {.step = 4, .block = 16, .scale_bytes = kPanel, .row_scales = true};
     case Encoding::kInt4:
       return {.step = 4, .block = 32, .scale_bytes = kPanel * 2};
+    case Encoding::kMxfp4Int8:
+    case Encoding::kNvfp4Int8:
+    case Encoding::kInt4Int8:
+      return {.step = kLineColumns, .row_scales = int8_geometry(encoding).row_scales};
   }
   return {.step = 1};
 }
@@ -47,18 +55,26 @@ int64_t element_bytes(const PanelMatrix& m) {
 }
 
 // Geometry of a matrix; panels and row_scales are still empty.
-PanelMatrix shape_of(const formats::WeightFormat& format, int64_t out, int64_t in) {
-  PanelMatrix m{.encoding = encoding_of(format),
+PanelMatrix shape_of(const formats::WeightFormat& format, formats::ActivationRounding activation,
+                     int64_t out, int64_t in) {
+  const Encoding encoding = encoding_of(format, activation);
+  const int columns = meets_int8(encoding) ? kInt8Panel : kPanel;
+  PanelMatrix m{.encoding = encoding,
                 .out = out,
                 .in = in,
-                .padded_in = 0,
-                .num_panels = div_ceil(out, kPanel),
+                .padded_in = in,
+                .num_panels = div_ceil(out, columns),
+                .panel_columns = columns,
                 .panel_bytes = 0,
                 .panels = nullptr,
                 .row_scales = nullptr};
-  const Geometry g = geometry(m.encoding);
   CHECK(format.fits(in), "{} weight [{}, {}]: columns are cut in blocks of {}", format.name, out,
         in, format.block_in);
+  if (meets_int8(encoding)) {
+    m.panel_bytes = int8_panel_bytes(encoding, in);
+    return m;
+  }
+  const Geometry g = geometry(encoding);
   m.padded_in = align_up(in, g.step);
   const int64_t blocks = g.block == 0 ? 0 : div_ceil(in, g.block);
   m.panel_bytes = align_up(element_bytes(m) + blocks * g.scale_bytes, 64);
@@ -67,7 +83,7 @@ PanelMatrix shape_of(const formats::WeightFormat& format, int64_t out, int64_t i
 
 int64_t storage_bytes(const PanelMatrix& m) {
   const bool scales = geometry(m.encoding).row_scales;
-  return m.num_panels * (m.panel_bytes + (scales ? kPanel * int64_t{sizeof(float)} : 0));
+  return m.num_panels * (m.panel_bytes + (scales ? m.panel_columns * int64_t{sizeof(float)} : 0));
 }
 
 // One row's place in a zeroed panel: column c is word c % 16, its lower or upper half.
@@ -76,10 +92,6 @@ struct Column {
   std::byte* scales;  // of the panel's first block
   int word, half;
 };
-
-[[noreturn]] void reject(const formats::Weight& weight, int64_t row, const char* what) {
-  fail("an {} weight holds a {} in row {}", weight.format->name, what, row);
-}
 
 void place_floats(const formats::Weight& weight, int64_t row, const Column& column) {
   std::vector<float> values(static_cast<size_t>(weight.in));
@@ -156,14 +168,6 @@ void place_mxfp4(const formats::Weight& weight, int64_t row, const Column& colum
   }
 }
 
-// The byte of an E4M3 magnitude > 0 (kNvfp4ScaleBias): subnormals become normal.
-uint8_t nvfp4_scale_byte(uint8_t magnitude) {
-  int exponent = 0;
-  const float fraction = std::frexp(formats::decode_fp8_e4m3(magnitude), &exponent);  // [1/2, 1)
-  const int mantissa = static_cast<int>(fraction * 16.0f) - 8;
-  return static_cast<uint8_t>((exponent - 1 + kNvfp4ScaleBias) * 8 + mantissa);
-}
-
 void place_nvfp4(const formats::Weight& weight, int64_t row, const Column& column) {
   const auto* source = formats::row_of<uint8_t>(weight.scales, row);
   constexpr uint8_t kSign = 8;  // of a nibble
@@ -190,10 +194,14 @@ void place_int4(const formats::Weight& weight, int64_t row, const Column& column
   }
 }
 
-// Puts row `row` of `weight` into its column of a zeroed panel.
-void place_row(Encoding encoding, const formats::Weight& weight, int64_t row, const Column& column,
-               float* row_scale) {
-  switch (encoding) {
+// Puts row `row` of `weight` into column c of a zeroed panel.
+void place_row(const PanelMatrix& m, const formats::Weight& weight, int64_t row, std::byte* panel,
+               int c, float* row_scale) {
+  const Column column{.elements = panel,
+                      .scales = panel + element_bytes(m),
+                      .word = c % kWords,
+                      .half = c / kWords};
+  switch (m.encoding) {
     case Encoding::kF32:
       return place_floats(weight, row, column);
     case Encoding::kBf16:
@@ -213,12 +221,65 @@ void place_row(Encoding encoding, const formats::Weight& weight, int64_t row, co
       return place_nvfp4(weight, row, column);
     case Encoding::kInt4:
       return place_int4(weight, row, column);
+    case Encoding::kNvfp4Int8:
+      *row_scale = weight.global_scale;
+      [[fallthrough]];
+    case Encoding::kMxfp4Int8:
+    case Encoding::kInt4Int8:
+      return place_int8_row(m.encoding, weight, row, panel, c);
   }
+}
+
+// Panel `index` of the rows one after the other.
+void place_panel(const PanelMatrix& m, std::span<const formats::Weight> rows_concatenated,
+                 int64_t index, std::byte* panel, float* row_scales) {
+  int64_t row = index * m.panel_columns;  // in the weight that is looked at
+  int column = 0;
+  for (const formats::Weight& weight : rows_concatenated) {
+    for (; row < weight.out && column < m.panel_columns; ++row, ++column) {
+      place_row(m, weight, row, panel, column, row_scales + column);
+    }
+    row -= weight.out;
+  }
+}
+
+// for_rows() for a function that may throw: the error of the lowest row leaves on this thread.
+template <typename Fn>
+void for_rows_or_throw(const Ctx& ctx, int64_t num_rows, double ns_per_row, const Fn& fn) {
+  std::mutex mutex;
+  std::exception_ptr error;
+  int64_t error_row = num_rows;
+  for_rows(ctx, num_rows, ns_per_row, [&](int64_t row) {
+    try {
+      fn(row);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (row < error_row) error = std::current_exception();
+      error_row = std::min(error_row, row);
+    }
+  });
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
 
-Encoding encoding_of(const formats::WeightFormat& format) {
+void reject(const formats::Weight& weight, int64_t row, const char* what) {
+  fail("an {} weight holds a {} in row {}", weight.format->name, what, row);
+}
+
+uint8_t nvfp4_scale_byte(uint8_t magnitude) {
+  int exponent = 0;
+  const float fraction = std::frexp(formats::decode_fp8_e4m3(magnitude), &exponent);  // [1/2, 1)
+  const int mantissa = static_cast<int>(fraction * 16.0f) - 8;
+  return static_cast<uint8_t>((exponent - 1 + kNvfp4ScaleBias) * 8 + mantissa);
+}
+
+Encoding encoding_of(const formats::WeightFormat& format, formats::ActivationRounding activation) {
+  if (activation == formats::ActivationRounding::kInt8) {
+    if (&format == &formats::kMxfp4) return Encoding::kMxfp4Int8;
+    if (&format == &formats::kNvfp4) return Encoding::kNvfp4Int8;
+    if (&format == &formats::kInt4G32) return Encoding::kInt4Int8;
+  }
   static constexpr std::pair<const formats::WeightFormat*, Encoding> kOwn[] = {
       {&formats::kBF16, Encoding::kBf16},   {&formats::kF16, Encoding::kF16},
       {&formats::kFp8, Encoding::kFp8},     {&formats::kFp8Block, Encoding::kFp8Block},
@@ -231,7 +292,7 @@ Encoding encoding_of(const formats::WeightFormat& format) {
 }
 
 PanelMatrix panel_matrix(const PreparedWeight& weight) {
-  PanelMatrix m = shape_of(*weight.format, weight.out, weight.in);
+  PanelMatrix m = shape_of(*weight.format, weight.activation, weight.out, weight.in);
   m.panels = weight.storage.data();
   if (geometry(m.encoding).row_scales) {
     m.row_scales = reinterpret_cast<const float*>(m.panels + m.num_panels * m.panel_bytes);
@@ -239,7 +300,7 @@ PanelMatrix panel_matrix(const PreparedWeight& weight) {
   return m;
 }
 
-PreparedWeight prepare(const Ctx&, std::span<const formats::Weight> rows_concatenated,
+PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
                        ActivationQuantization activation) {
   PreparedWeight prepared;
   prepared.in = rows_concatenated.front().in;
@@ -247,28 +308,21 @@ PreparedWeight prepare(const Ctx&, std::span<const formats::Weight> rows_concate
   for (const formats::Weight& weight : rows_concatenated) {
     if (weight.format != prepared.format) prepared.format = &formats::kF32;
   }
-  if (activation == ActivationQuantization::kEmulate) {
-    prepared.activation = prepared.format->activation;
-  }
+  prepared.activation = activation_rounding(*prepared.format, activation);
   for (const formats::Weight& weight : rows_concatenated) prepared.out += weight.out;
 
-  const PanelMatrix m = shape_of(*prepared.format, prepared.out, prepared.in);
+  const PanelMatrix m = shape_of(*prepared.format, prepared.activation, prepared.out, prepared.in);
   prepared.storage = Buffer(static_cast<size_t>(storage_bytes(m)));
-  std::memset(prepared.storage.data(), 0, prepared.storage.bytes());
-  auto* scales = reinterpret_cast<float*>(prepared.storage.data() + m.num_panels * m.panel_bytes);
-  int64_t o = 0;
-  for (const formats::Weight& weight : rows_concatenated) {
-    for (int64_t row = 0; row < weight.out; ++row, ++o) {
-      std::byte* panel = prepared.storage.data() + o / kPanel * m.panel_bytes;
-      const auto c = static_cast<int>(o % kPanel);
-      place_row(m.encoding, weight, row,
-                {.elements = panel,
-                 .scales = panel + element_bytes(m),
-                 .word = c % kWords,
-                 .half = c / kWords},
-                scales + o);
-    }
-  }
+  std::byte* panels = prepared.storage.data();
+  auto* scales = reinterpret_cast<float*>(panels + m.num_panels * m.panel_bytes);
+  std::fill(reinterpret_cast<std::byte*>(scales), panels + prepared.storage.bytes(), std::byte{0});
+  constexpr double kNsPerByte = 1;
+  for_rows_or_throw(ctx, m.num_panels, static_cast<double>(m.panel_bytes) * kNsPerByte,
+                    [&](int64_t i) {
+                      std::byte* panel = panels + i * m.panel_bytes;
+                      std::memset(panel, 0, static_cast<size_t>(m.panel_bytes));
+                      place_panel(m, rows_concatenated, i, panel, scales + i * m.panel_columns);
+                    });
   return prepared;
 }
 

@@ -17,7 +17,8 @@
 //   fp8-block 128 k   32 floats
 //
 // Scales of whole rows (fp8's, and nvfp4's second level) lie behind all panels. Fused weights of
-// different formats become f32 panels.
+// different formats become f32 panels. Four-bit weights that meet int8 activations lie otherwise
+// (int8_layout.h).
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,21 @@ namespace eyrie::ops::cpu {
 
 inline constexpr int kPanel = 32;
 
-enum class Encoding { kF32, kBf16, kF16, kFp8, kFp8Block, kMxfp4, kNvfp4, kInt4 };
+enum class Encoding {
+  kF32,
+  kBf16,
+  kF16,
+  kFp8,
+  kFp8Block,
+  kMxfp4,
+  kNvfp4,
+  kInt4,
+  // the same weights laid out to meet int8 activations
+  kMxfp4Int8,
+  kNvfp4Int8,
+  kInt4Int8
+};
+constexpr bool meets_int8(Encoding encoding) { return encoding >= Encoding::kMxfp4Int8; }
 
 // An E4M3 code whose sign, exponent and mantissa are moved into their places in a float32 is the
 // value times 2^-120, subnormals included; a float16 is the value times 2^-112. pack() multiplies
@@ -48,15 +63,23 @@ struct PanelMatrix {
   int64_t out, in;
   int64_t padded_in;  // in rounded up to whole steps
   int64_t num_panels;
+  int panel_columns;    // outputs of a panel
   int64_t panel_bytes;  // from one panel to the next
   const std::byte* panels;
-  const float* row_scales;  // [num_panels * 32], fp8 and nvfp4 only
+  const float* row_scales;  // [num_panels * panel_columns], fp8 and nvfp4 only
 };
 
 // kF32 for a format without a kernel of its own.
-Encoding encoding_of(const formats::WeightFormat& format);
+Encoding encoding_of(const formats::WeightFormat& format,
+                     formats::ActivationRounding activation = formats::ActivationRounding::kNone);
 
 PanelMatrix panel_matrix(const PreparedWeight& weight);
+
+// Ends the load with the weight's row named.
+[[noreturn]] void reject(const formats::Weight& weight, int64_t row, const char* what);
+
+// The byte of a panel for an E4M3 magnitude > 0 (kNvfp4ScaleBias): subnormals become normal.
+uint8_t nvfp4_scale_byte(uint8_t magnitude);
 
 PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
                        ActivationQuantization activation);

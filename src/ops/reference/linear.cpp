@@ -33,7 +33,11 @@ void round_mxfp4(std::span<float> row) {
 void matvec(const PreparedWeight& weight, const float* x, float* out) {
   const auto in = static_cast<size_t>(weight.in);
   std::vector<float> input(x, x + in);
-  round_activation(weight.activation, weight.input_scale, input);
+  if (weight.activation == formats::ActivationRounding::kInt8) {
+    round_int8(weight.format->block_in, input);
+  } else {
+    round_activation(weight.activation, weight.input_scale, input);
+  }
   std::vector<float> row(in);
   for (const formats::Weight& source : weight.source) {
     for (int64_t o = 0; o < source.out; ++o) {
@@ -60,6 +64,30 @@ void round_activation(formats::ActivationRounding rounding, float input_scale,
       return formats::round_activation_nvfp4(row, input_scale);
     case formats::ActivationRounding::kFp8Blocks:
       return formats::round_activation_fp8_blocks(row);
+    case formats::ActivationRounding::kInt8:
+      CHECK(false, "int8 activations are rounded by round_int8()");
+  }
+}
+
+void round_int8(int group, std::span<float> row) {
+  for (size_t begin = 0; begin < row.size(); begin += static_cast<size_t>(group)) {
+    const auto block = row.subspan(begin, static_cast<size_t>(group));
+    float largest = 0;
+    bool finite = true;
+    for (const float x : block) {
+      finite = finite && std::isfinite(x);
+      largest = std::max(largest, std::fabs(x));
+    }
+    const float inverse = 127.0f / largest, scale = largest / 127.0f;
+    for (float& x : block) {
+      if (!finite) {
+        x = std::nanf("");
+      } else if (largest < 0x1p-100f) {
+        x = 0;
+      } else {
+        x = std::nearbyint(x * inverse) * scale;
+      }
+    }
   }
 }
 
@@ -68,9 +96,7 @@ PreparedWeight prepare(const Ctx&, std::span<const formats::Weight> rows_concate
   PreparedWeight prepared;
   prepared.in = rows_concatenated.front().in;
   prepared.format = rows_concatenated.front().format;
-  if (activation == ActivationQuantization::kEmulate) {
-    prepared.activation = prepared.format->activation;
-  }
+  prepared.activation = activation_rounding(*prepared.format, activation);
   for (const formats::Weight& weight : rows_concatenated) {
     prepared.out += weight.out;
     prepared.source.push_back(weight);

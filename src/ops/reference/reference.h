@@ -32,4 +32,8 @@ void argmax(const Ctx& ctx, const ArgmaxArgs& args);
 void round_activation(formats::ActivationRounding rounding, float input_scale,
                       std::span<float> row);
 
+// kInt8: codes of max|x| / 127 for each group of columns, and back (cpu/int8_layout.h has the
+// rule).
+void round_int8(int group, std::span<float> row);
+
 }  // namespace eyrie::ops::reference
