@@ -106,6 +106,13 @@ KvStorage::KvStorage(const KvLayout& layout, int64_t num_blocks, int32_t block_s
   }
 }
 
+void KvStorage::clear_draft_slot(int64_t slot) {
+  for (const ops::CacheView& view : draft_) {
+    const Tensor row = view.data.rows(slot, 1);
+    std::memset(row.raw(), 0, row.bytes());
+  }
+}
+
 void KvStorage::poison() { std::memset(memory_.data(), 0xff, memory_.bytes()); }
 
 }  // namespace eyrie::runtime

@@ -59,6 +59,8 @@ class KvStorage {
   int64_t num_blocks() const { return num_blocks_; }
   int32_t block_size() const { return block_size_; }
   size_t bytes() const { return memory_.bytes(); }
+  // The draft's keys and values there become zeros.
+  void clear_draft_slot(int64_t slot);
   // Every byte 0xff (NaN): a test proves with it that no slot is read before it is written.
   void poison();
 

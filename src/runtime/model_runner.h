@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/sampler.h"
+#include "sched/draft_policy.h"
 #include "sched/step_plan.h"
 
 namespace eyrie::runtime {
@@ -24,6 +25,7 @@ struct RowExtras {
 struct StepOutput {
   std::vector<sched::RowResult> rows;
   std::vector<RowExtras> extras;
+  sched::StepTimes times;  // all but what is outside the runner
 };
 
 class ModelRunner {

@@ -1,10 +1,10 @@
 #include "runtime/runner.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 #include "base/math.h"
+#include "runtime/stopwatch.h"
 
 namespace eyrie::runtime {
 namespace {
@@ -12,21 +12,6 @@ namespace {
 // Logits of a scored prompt are made in slabs, so that a long prompt of a large vocabulary needs no
 // more memory than a batch of samples.
 constexpr int64_t kScoreSlab = 64;
-
-// Adds the seconds until scope end to a total.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) : total_(total) {}
-  ~Stopwatch() {
-    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& total_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // Resizes without giving up the memory of elements that are not needed now.
 template <typename T>
@@ -53,10 +38,15 @@ struct Runner::Sequence {
   Sequence(std::span<const TokenId> prompt, const SamplingParams& sampling, int64_t vocab_size)
       : params(sampling),
         history(prompt, params, vocab_size),
-        num_prompt_tokens(static_cast<int32_t>(prompt.size())) {}
+        text(prompt.begin(), prompt.end()),
+        num_prompt_tokens(static_cast<int32_t>(prompt.size())) {
+    constexpr int32_t kMostReserved = 1 << 16;
+    text.reserve(prompt.size() + static_cast<size_t>(std::min(params.max_tokens, kMostReserved)));
+  }
 
   SamplingParams params;
   TokenHistory history;
+  std::vector<TokenId> text;  // prompt and output
   int32_t num_prompt_tokens;
 };
 
@@ -75,6 +65,9 @@ Runner::Runner(const RunnerConfig& config)
                                  .draft = draft_ ? &*draft_ : nullptr});
   sampler_.emplace(target_->config().vocab_size);
   if (draft_.has_value()) drafter_.emplace(*draft_);
+  if (config.ngram.has_value()) ngram_.emplace(*config.ngram);
+  synthetic_acceptance_ = config.synthetic_acceptance;
+  max_backlog_bytes_ = config.max_backlog_bytes;
 }
 
 Runner::~Runner() = default;
@@ -103,6 +96,12 @@ void Runner::load(const RunnerConfig& config) {
 void Runner::allocate_kv(int64_t num_blocks, int32_t block_size) {
   CHECK(!kv_.has_value(), "the cache is allocated once");
   kv_.emplace(kv_layout_, num_blocks, block_size);
+  if (draft_.has_value()) {
+    constexpr int64_t kShare = 16;
+    backlog_.emplace(
+        *kv_, num_aux_values(),
+        max_backlog_bytes_ > 0 ? max_backlog_bytes_ : static_cast<int64_t>(kv_->bytes()) / kShare);
+  }
 }
 
 void Runner::add_sequence(sched::SequenceId seq_id, std::span<const TokenId> prompt,
@@ -125,6 +124,7 @@ void Runner::build_batch(const sched::StepPlan& plan) {
   batch_.first_rows.clear();
   batch_.owners.clear();
   batch_.params.clear();
+  batch_.texts.clear();
   batch_.logit_rows.clear();
   for (const sched::StepRow& row : plan.rows) {
     const auto found = sequences_.find(row.seq_id);
@@ -153,6 +153,11 @@ void Runner::build_batch(const sched::StepPlan& plan) {
   }
 }
 
+// Of one position: what the draft's fc reads.
+int64_t Runner::num_aux_values() const {
+  return static_cast<int64_t>(draft_->aux_layers().size()) * target_->config().hidden_size;
+}
+
 model::Step Runner::target_step() {
   return {.ctx = ctx_,
           .positions = batch_.positions,
@@ -164,45 +169,62 @@ model::Step Runner::target_step() {
 const StepOutput& Runner::execute(const sched::StepPlan& plan) {
   CHECK(kv_.has_value(), "allocate_kv() comes first");
   arena_.reset();
+  output_.times.clear();
   resize_keeping(output_.rows, spare_.rows, plan.rows.size());
   resize_keeping(output_.extras, spare_.extras, plan.rows.size());
   build_batch(plan);
   if (plan.rows.empty()) return output_;
-  ++times_.num_steps;
 
+  ++num_steps_;
+  sched::StepTimes& step_times = output_.times;
+  step_times.num_rows = plan.num_tokens;
   Tensor hidden, aux;
   {
-    const Stopwatch watch(times_.target_seconds);
+    const Stopwatch watch(step_times.forward_seconds);
     if (draft_.has_value()) {
-      const auto num_rows = static_cast<int64_t>(batch_.ids.size());
-      aux = arena_.f32({num_rows, static_cast<int64_t>(draft_->aux_layers().size()) *
-                                      target_->config().hidden_size});
+      aux = arena_.f32({static_cast<int64_t>(batch_.ids.size()), num_aux_values()});
     }
     const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
     hidden = target_->forward(target_step(), batch_.ids, aux_layers, aux);
   }
+  step_times.num_sequences = static_cast<int32_t>(
+      std::ranges::count_if(plan.rows, [](const sched::StepRow& row) { return row.samples; }));
+  step_times.num_logits = static_cast<int32_t>(batch_.logit_rows.size());
   sample_rows(plan, hidden);
+  propose(plan, aux);
+  return output_;
+}
+
+void Runner::propose(const sched::StepPlan& plan, Tensor aux) {
+  for (const Sequence* owner : batch_.owners) batch_.texts.emplace_back(owner->text);
   if (drafter_.has_value()) {
-    const Stopwatch watch(times_.draft_seconds);
     drafter_->propose(ctx_, tap_sink_,
                       {.plan = plan,
                        .first_rows = batch_.first_rows,
                        .params = batch_.params,
+                       .texts = batch_.texts,
                        .aux = aux,
-                       .kv = *kv_},
+                       .kv = *kv_,
+                       .backlog = *backlog_},
                       *sampler_, output_);
+  } else if (ngram_.has_value()) {
+    // So little that it has no curve of its own: part of what a sampled row costs.
+    const Stopwatch watch(output_.times.head_seconds);
+    for (size_t r = 0; r < plan.rows.size(); ++r) {
+      sched::RowResult& result = output_.rows[r];
+      const int32_t num_wanted = plan.rows[r].num_drafts_to_propose;
+      if (num_wanted > 0 && !result.sampled.empty()) {
+        ngram_->propose(batch_.texts[r], num_wanted, result.proposed);
+      }
+    }
   }
-  return output_;
 }
 
 void Runner::sample_rows(const sched::StepPlan& plan, Tensor hidden) {
   const auto num_logits = static_cast<int64_t>(batch_.logit_rows.size());
   const Tensor logits = arena_.f32({num_logits, target_->config().vocab_size});
-  if (num_logits > 0) {
-    const Stopwatch watch(times_.target_seconds);
-    target_->logits(target_step(), hidden, batch_.logit_rows, logits);
-  }
-  const Stopwatch watch(times_.sample_seconds);
+  const Stopwatch watch(output_.times.head_seconds);
+  if (num_logits > 0) target_->logits(target_step(), hidden, batch_.logit_rows, logits);
   int64_t first_logit = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const sched::StepRow& row = plan.rows[r];
@@ -231,19 +253,36 @@ void Runner::sample_row(const sched::StepRow& row, Sequence& sequence, Tensor lo
   const bool wants_logprobs = sequence.params.logprobs.has_value();
   for (int32_t j = 0; j <= num_drafts; ++j) {
     Logprobs* out = wants_logprobs ? &extras.logprobs.emplace_back() : nullptr;
-    const TokenId token = sampler_->sample(row_of(logits, j), sequence.params, sequence.history,
-                                           num_known + int64_t{j}, out);
+    TokenId token = sampler_->sample(row_of(logits, j), sequence.params, sequence.history,
+                                     num_known + int64_t{j}, out);
     if (token == Sampler::kNumericFault) {
       extras.logprobs.clear();
       extras.numeric_fault = true;
       return;
     }
+    const bool accepted =
+        j < num_drafts &&
+        accepts(sequence, row.tokens[static_cast<size_t>(row.num_tokens - num_drafts + j)], token,
+                j);
     result.sampled.push_back(token);
     sequence.history.push(token);
-    const bool accepted =
-        j < num_drafts && row.tokens[static_cast<size_t>(row.num_tokens - num_drafts + j)] == token;
+    sequence.text.push_back(token);
     if (!accepted) return;
   }
+}
+
+// Whether a draft is what the target sampled; with synthetic acceptance, whether chance says so,
+// and then it is the sample.
+bool Runner::accepts(const Sequence& sequence, TokenId draft, TokenId& sample,
+                     int32_t draft_idx) const {
+  if (synthetic_acceptance_.empty()) return draft == sample;
+  const auto j = static_cast<size_t>(draft_idx);
+  const double before = j == 0 ? 1.0 : synthetic_acceptance_[j - 1];
+  constexpr uint64_t kLane = 0x5ca1ab1e;  // no other noise of the request is drawn from it
+  const PhiloxBlock noise = NoiseStream(sequence.params.seed).block(sequence.text.size(), kLane);
+  if (uniform_open(noise[0], noise[1]) * before >= synthetic_acceptance_[j]) return false;
+  sample = draft;
+  return true;
 }
 
 void Runner::score_prompt(const sched::StepRow& row, size_t row_idx, Tensor hidden) {

@@ -1,5 +1,5 @@
-// Executes StepPlans with a target model and, optionally, an EAGLE-3 draft, on one device (the
-// CPU).
+// Executes StepPlans with a target model and, optionally, an EAGLE-3 draft or look-up in the text,
+// on one device (the CPU).
 //
 //   plan → batch rows → target forward → logits of the rows that need them → sample and verify
 //        → draft catch-up over the newly known positions → chain of K-1 single-token draft steps
@@ -28,21 +28,29 @@
 #include "base/threads.h"
 #include "model/eagle3.h"
 #include "model/kimi_k25.h"
+#include "runtime/draft_backlog.h"
 #include "runtime/drafter.h"
 #include "runtime/kv_storage.h"
 #include "runtime/model_runner.h"
+#include "runtime/ngram.h"
 
 namespace eyrie::runtime {
 
 struct RunnerConfig {
-  std::string model;            // a folder
-  std::string draft;            // a folder; empty: no speculation
+  std::string model;                 // a folder
+  std::string draft;                 // a folder; empty: no draft model
+  std::optional<NgramConfig> ngram;  // drafts looked up in the text, instead of a draft model
+  // For measuring without a trained draft: draft j is accepted with this chance, whatever the
+  // target says, and becomes the text (which is then nonsense). Cumulative; empty: the truth.
+  std::vector<double> synthetic_acceptance;
   nlohmann::json hf_overrides;  // merged into the target's config.json
   bool load_dummy = false;      // made-up weights; the folders need only config.json
   model::AuxLayerIds aux_layer_ids = model::AuxLayerIds::kGuess;
   ops::ActivationQuantization activation = ops::ActivationQuantization::kOff;
   KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
-  int num_threads = 0;             // 0: all cores this process may use
+  int num_threads = 0;  // 0: all cores this process may use
+  // For the features of positions that the draft takes in later; 0: a sixteenth of the KV cache.
+  int64_t max_backlog_bytes = 0;
   bool use_reference_ops = false;  // the readable float32 oracle instead of the fast kernels
 };
 
@@ -50,14 +58,6 @@ struct LoadReport {
   size_t target_bytes = 0;  // weights one pass reads
   size_t draft_bytes = 0;
   double target_seconds = 0;
-  double draft_seconds = 0;
-};
-
-// Totals since the start.
-struct RunnerTimes {
-  int64_t num_steps = 0;
-  double target_seconds = 0;
-  double sample_seconds = 0;
   double draft_seconds = 0;
 };
 
@@ -87,7 +87,8 @@ class Runner final : public ModelRunner {
   // engine aborts that sequence before it calls Scheduler::update().
   const StepOutput& execute(const sched::StepPlan& plan) override;
 
-  const RunnerTimes& times() const { return times_; }
+  int64_t num_steps() const { return num_steps_; }  // since the start
+  int64_t num_lost_features() const { return backlog_ ? backlog_->num_lost() : 0; }  // likewise
   const Arena& arena() const { return arena_; }
   // Named intermediates of every forward, for golden tests; null turns it off.
   void set_tap_sink(const model::TapSink* sink) { tap_sink_ = sink; }
@@ -98,20 +99,24 @@ class Runner final : public ModelRunner {
   struct Batch {
     std::vector<int32_t> ids;
     std::vector<int32_t> positions;
-    std::vector<ops::SequenceRows> sequences;   // one per plan row
-    std::vector<int32_t> first_rows;            // of each plan row, in the batch
-    std::vector<Sequence*> owners;              // of each plan row
-    std::vector<const SamplingParams*> params;  // of each plan row
-    std::vector<int32_t> logit_rows;            // batch rows that are sampled
-    std::vector<int32_t> scored_rows;           // batch rows whose next prompt token is scored
+    std::vector<ops::SequenceRows> sequences;     // one per plan row
+    std::vector<int32_t> first_rows;              // of each plan row, in the batch
+    std::vector<Sequence*> owners;                // of each plan row
+    std::vector<const SamplingParams*> params;    // of each plan row
+    std::vector<std::span<const TokenId>> texts;  // of each plan row, after sampling
+    std::vector<int32_t> logit_rows;              // batch rows that are sampled
+    std::vector<int32_t> scored_rows;             // batch rows whose next prompt token is scored
   };
 
   void load(const RunnerConfig& config);
+  int64_t num_aux_values() const;
   void build_batch(const sched::StepPlan& plan);
   model::Step target_step();
   void sample_rows(const sched::StepPlan& plan, Tensor hidden);
   void sample_row(const sched::StepRow& row, Sequence& sequence, Tensor logits,
                   sched::RowResult& result, RowExtras& extras);
+  bool accepts(const Sequence& sequence, TokenId draft, TokenId& sample, int32_t draft_idx) const;
+  void propose(const sched::StepPlan& plan, Tensor aux);
   void score_prompt(const sched::StepRow& row, size_t row_idx, Tensor hidden);
 
   ThreadPool pool_;
@@ -123,14 +128,18 @@ class Runner final : public ModelRunner {
   std::optional<model::Eagle3> draft_;
   KvLayout kv_layout_;
   std::optional<KvStorage> kv_;
+  std::optional<DraftBacklog> backlog_;
   std::optional<Sampler> sampler_;
   std::optional<Drafter> drafter_;
+  std::optional<NgramProposer> ngram_;
+  std::vector<double> synthetic_acceptance_;
   std::unordered_map<sched::SequenceId, std::unique_ptr<Sequence>> sequences_;
   Batch batch_;
   StepOutput output_;
   StepOutput spare_;  // entries that the last plans did not need; their memory is reused
   LoadReport load_report_;
-  RunnerTimes times_;
+  int64_t num_steps_ = 0;
+  int64_t max_backlog_bytes_ = 0;
   const model::TapSink* tap_sink_ = nullptr;
 };
 

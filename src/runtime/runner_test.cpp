@@ -11,7 +11,9 @@
 #include "base/error.h"
 #include "model/testing.h"
 #include "model/testing_oracle.h"
+#include "runtime/step_calibration.h"
 #include "runtime/testing.h"
+#include "sched/testing.h"
 
 namespace eyrie::runtime {
 namespace {
@@ -60,13 +62,19 @@ const Pair& pair() {
 }
 
 // Names of folders of the pair; an empty draft is none.
+RunnerConfig config_of(const std::string& target, const std::string& draft) {
+  RunnerConfig config;
+  config.model = pair().folder.path() + "/" + target;
+  if (!draft.empty()) config.draft = pair().folder.path() + "/" + draft;
+  config.num_threads = 2;
+  return config;
+}
+
 std::unique_ptr<Runner> make_runner(const std::string& target, const std::string& draft,
                                     int num_threads = 2,
                                     KvCacheDType kv_cache_dtype = KvCacheDType::kAuto) {
-  RunnerConfig config;
+  RunnerConfig config = config_of(target, draft);
   config.kv_cache_dtype = kv_cache_dtype;
-  config.model = pair().folder.path() + "/" + target;
-  if (!draft.empty()) config.draft = pair().folder.path() + "/" + draft;
   config.num_threads = num_threads;
   auto runner = std::make_unique<Runner>(config);
   runner->allocate_kv(kNumBlocks, kBlockSize);
@@ -191,6 +199,80 @@ TEST_P(ExactnessTest, SameTextHoweverItIsServed) {
   EXPECT_GT(num_rejected, 200);
 }
 
+// Drafts of any number, pauses, resumptions, blocks that wait while others share them, and a
+// backlog so small that it loses most of what it is given: whatever is chosen, the text is the
+// same.
+TEST_P(ExactnessTest, SameTextWhateverNumberOfDraftsIsChosen) {
+  const Request& request = GetParam().request;
+  const std::vector<Request> requests = crowd(request);
+  std::vector<std::vector<TokenId>> expected;
+  int64_t num_accepted = 0;
+  for (const int32_t num_drafts : {0, 1, 6}) {
+    for (const bool tiny_backlog : {false, true}) {
+      RunnerConfig runner_config = config_of(GetParam().target, num_drafts > 0 ? "draft" : "");
+      runner_config.kv_cache_dtype = GetParam().kv_cache_dtype;
+      runner_config.max_backlog_bytes = tiny_backlog ? 1 : 1 << 30;  // for one block, or for all
+      Runner runner(runner_config);
+      runner.allocate_kv(kNumBlocks, kBlockSize);
+      runner.kv().poison();
+      for (const int32_t chunk : {256, 7}) {
+        SCOPED_TRACE(
+            fmt::format("{} drafts, tiny backlog {}, chunk {}", num_drafts, tiny_backlog, chunk));
+        sched::testing::RandomDrafts policy(static_cast<uint64_t>(chunk + num_drafts));
+        ServingLoop loop(runner, scheduler_config(num_drafts, chunk));
+        loop.set_draft_policy(&policy);
+        for (int round = 0; round < 2; ++round) {
+          std::vector<std::vector<TokenId>> texts;
+          for (const Answer& answer : loop.serve(requests)) texts.push_back(answer.tokens);
+          if (expected.empty()) expected = texts;
+          ASSERT_EQ(texts, expected) << "round " << round;
+        }
+        num_accepted += loop.num_accepted();
+      }
+      EXPECT_EQ(runner.num_lost_features() > 0, tiny_backlog && num_drafts > 0);
+    }
+  }
+  EXPECT_GT(num_accepted, 200);
+}
+
+// What waited is taken in as if it had not: after a pause the draft proposes what it would have.
+TEST(RunnerTest, APauseLosesNoDraft) {
+  const Request request{prompt_of(9, 40), greedy(120)};
+  // Pauses in the middle of the answer, and of the prompt, whose chunks wait.
+  class Pause final : public sched::DraftPolicy {
+   public:
+    explicit Pause(bool pauses) : pauses_(pauses) {}
+    void choose(std::span<sched::DraftSeat> seats, int32_t) override {
+      for (sched::DraftSeat& seat : seats) {
+        const bool none = pauses_ && seat.num_remaining > 60;
+        seat.num_drafts = none ? 0 : std::min(seat.max_drafts, seat.num_remaining > 60 ? 0 : 6);
+      }
+    }
+    bool follows_always() const override { return !pauses_; }
+    bool follows_prompts() const override { return !pauses_; }
+    void note_verified(sched::DraftRecord&, int32_t num_drafts, int32_t num_accepted) override {
+      log.push_back({num_drafts, num_accepted});
+    }
+    void note_finished(int32_t) override {}
+    void note_step(const sched::StepTimes&, int32_t, bool) override {}
+    std::vector<std::pair<int32_t, int32_t>> log;
+
+   private:
+    bool pauses_;
+  };
+  std::vector<std::vector<std::pair<int32_t, int32_t>>> logs;
+  for (const bool pauses : {false, true}) {
+    const auto runner = make_runner(/*with_draft=*/true);
+    Pause policy(pauses);
+    ServingLoop loop(*runner, scheduler_config(6, 16));
+    loop.set_draft_policy(&policy);
+    loop.serve({request});
+    logs.push_back(policy.log);
+  }
+  EXPECT_GT(logs[0].size(), 10u);
+  EXPECT_EQ(logs[0], logs[1]);
+}
+
 TEST(RunnerTest, PreemptionDoesNotChangeAnswers) {
   const std::vector<Request> requests = crowd({prompt_of(50, 90), greedy(80)});
   std::vector<std::vector<TokenId>> expected;
@@ -227,11 +309,11 @@ TEST(RunnerTest, DraftsArriveSoonerAndFewerStepsAreMade) {
   const Request request{prompt_of(9, 40), greedy(120)};
   const auto without = make_runner(/*with_draft=*/false);
   ServingLoop(*without, scheduler_config(0)).serve({request});
-  EXPECT_EQ(without->times().num_steps, 120);
+  EXPECT_EQ(without->num_steps(), 120);
   const auto with = make_runner(/*with_draft=*/true);
   ServingLoop loop(*with, scheduler_config(6));
   loop.serve({request});
-  EXPECT_LT(with->times().num_steps, 80);
+  EXPECT_LT(with->num_steps(), 80);
   EXPECT_GT(loop.acceptance_length(), 1.5);
 }
 
@@ -360,6 +442,80 @@ TEST(RunnerTest, DummyWeightsNeedOnlyConfigsAndTakeOverrides) {
   const Answer answer = loop.serve({{prompt_of(1, 20), greedy(10)}})[0];
   EXPECT_EQ(answer.tokens.size(), 10u);
   EXPECT_FALSE(answer.numeric_fault);
+}
+
+// Look-up in the text, at any lengths: a draft from the text itself is verified like any other.
+TEST(RunnerTest, DraftsLookedUpInTheTextDoNotChangeIt) {
+  Request repeating{{}, greedy(300)};
+  for (int i = 0; i < 60; ++i) repeating.prompt.push_back(i % 6 + 3);
+  std::vector<Request> requests = crowd(repeating);
+  std::vector<std::vector<TokenId>> expected;
+  int64_t num_accepted = 0, num_rejected = 0;
+  for (const NgramConfig ngram : {NgramConfig{}, NgramConfig{1, 1}, NgramConfig{1, 4}}) {
+    for (const bool random : {false, true}) {
+      for (const int32_t num_drafts : {0, 5}) {
+        RunnerConfig config = config_of("target", "");
+        if (num_drafts > 0) config.ngram = ngram;
+        Runner runner(config);
+        runner.allocate_kv(kNumBlocks, kBlockSize);
+        runner.kv().poison();
+        sched::SchedulerConfig scheduler = scheduler_config(num_drafts, 64);
+        scheduler.draft_keeps_kv = false;
+        ServingLoop loop(runner, scheduler);
+        sched::testing::RandomDrafts policy(5);
+        if (random) loop.set_draft_policy(&policy);
+        std::vector<std::vector<TokenId>> texts;
+        for (const Answer& answer : loop.serve(requests)) texts.push_back(answer.tokens);
+        if (expected.empty()) expected = texts;
+        ASSERT_EQ(texts, expected);
+        num_accepted += loop.num_accepted();
+        num_rejected += loop.num_rejected();
+      }
+    }
+  }
+  EXPECT_GT(num_accepted, 50);
+  EXPECT_GT(num_rejected, 50);
+}
+
+// Made-up acceptance gives the length that was asked for, with any draft.
+TEST(RunnerTest, SyntheticAcceptanceKeepsItsRates) {
+  RunnerConfig config = config_of("target", "draft");
+  config.synthetic_acceptance = {0.9, 0.7, 0.4, 0.1};
+  Runner runner(config);
+  runner.allocate_kv(kNumBlocks, kBlockSize);
+  ServingLoop loop(runner, scheduler_config(4));
+  std::vector<Request> requests;
+  for (int i = 0; i < 24; ++i) requests.push_back({prompt_of(i, 20), greedy(300)});
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].params.seed = i;
+  const std::vector<Answer> answers = loop.serve(requests);
+  EXPECT_NEAR(loop.acceptance_length(), 1 + 0.9 + 0.7 + 0.4 + 0.1, 0.08);
+  for (const Answer& answer : answers) EXPECT_EQ(answer.tokens.size(), 300u);
+}
+
+// The calibration knows every part of a step, wide ones too, and leaves nothing behind that
+// changes an answer.
+TEST(StepCalibrationTest, FindsTheCostOfEveryPart) {
+  const Request request{prompt_of(40, 133), greedy(40)};
+  const auto plain = make_runner(/*with_draft=*/false);
+  const Answer expected = ServingLoop(*plain, scheduler_config(0)).serve({request})[0];
+  for (const bool with_draft : {true, false}) {
+    const auto runner = make_runner(with_draft);
+    const sched::StepCosts costs = calibrate_steps(
+        *runner, {.num_speculative_tokens = 6, .max_num_seqs = 32, .max_seconds = 5});
+    EXPECT_GT(costs.forward.at(1), 0);
+    EXPECT_GT(costs.forward.at(256), costs.forward.at(1));
+    EXPECT_GT(costs.head.at(32), 0);
+    for (const sched::CostCurve* curve : {&costs.follow, &costs.guess, &costs.chain}) {
+      EXPECT_EQ(curve->known(), with_draft);
+      EXPECT_EQ(curve->at(32) > 0, with_draft);
+    }
+    ServingLoop loop(*runner, scheduler_config(with_draft ? 6 : 0));
+    EXPECT_EQ(loop.serve({request})[0], expected);
+  }
+  // A cache without room for it is calibrated not at all.
+  Runner tiny(config_of("target", "draft"));
+  tiny.allocate_kv(4, kBlockSize);
+  EXPECT_FALSE(calibrate_steps(tiny, {.num_speculative_tokens = 6}).forward.known());
 }
 
 TEST(KvStorageTest, KimiK25CostsWhatItsAuthorsSay) {

@@ -57,6 +57,8 @@ class ServingLoop {
     return answers;
   }
 
+  void set_draft_policy(sched::DraftPolicy* policy) { scheduler_.set_draft_policy(policy); }
+
   // Counts what execute() allocates, with a counter of the test's own.
   void watch_allocations(int64_t (*counter)()) { allocation_counter_ = counter; }
   int64_t num_allocations() const { return num_allocations_; }

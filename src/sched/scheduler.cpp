@@ -59,6 +59,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
   running_.reserve(max_rows);
   waiting_.reserve(static_cast<size_t>(config.max_waiting) + max_rows);
   slices_.reserve(max_rows);
+  seats_.reserve(max_rows);
   found_blocks_.reserve(max_row_blocks);
   plan_.rows.reserve(max_rows);
   plan_.preempted.reserve(max_rows);
@@ -94,6 +95,8 @@ bool Scheduler::add(NewSequence added) {
   const int32_t max_len = sequence.num_tokens() + sequence.num_remaining(config_.max_model_len);
   sequence.tokens.reserve(static_cast<size_t>(max_len));
   sequence.draft_tokens.reserve(static_cast<size_t>(config_.num_speculative_tokens));
+  sequence.draft_record.tried.resize(static_cast<size_t>(config_.num_speculative_tokens));
+  sequence.draft_record.accepted.resize(static_cast<size_t>(config_.num_speculative_tokens));
   sequence.blocks.reserve(blocks_for(config_.num_speculative_tokens + max_len, config_.block_size));
   CHECK(sequences_.emplace(sequence.request.seq_id, std::move(owned)).second, "sequence {} twice",
         sequence.request.seq_id);
@@ -120,6 +123,7 @@ const StepPlan& Scheduler::schedule() {
   schedule_running();
   // After a preemption there are no blocks to give away.
   if (plan_.preempted.empty()) schedule_waiting();
+  ask_policy();
   for (Slice& slice : slices_) size_drafts(slice);
 
   plan_.step = num_steps_;
@@ -236,19 +240,52 @@ void Scheduler::preempt_last() {
   sequence.num_computed_tokens = 0;
   sequence.num_published_blocks = 0;
   sequence.draft_tokens.clear();
+  sequence.draft_record.num_behind = 0;
   ++sequence.num_preemptions;
   ++num_preemptions_;
   plan_.preempted.push_back(sequence.request.seq_id);
   enqueue_waiting(sequence);
 }
 
-// Trims the drafts to verify to the blocks that are left, and decides how many to propose:
+// How many drafts each sampling sequence should propose. More than remaining - 2 would be wasted:
+// this step emits one token at least, and of the rest the last one comes from the target.
+void Scheduler::ask_policy() {
+  seats_.clear();
+  int32_t num_other_tokens = 0;
+  for (Slice& slice : slices_) {
+    if (!slice.samples) {
+      num_other_tokens += slice.num_known;
+      continue;
+    }
+    Sequence& sequence = *slice.sequence;
+    const int32_t num_remaining = sequence.num_remaining(config_.max_model_len);
+    slice.num_propose = std::max(0, std::min(draft_limit_, num_remaining - 2));
+    seats_.push_back({.record = &sequence.draft_record,
+                      .max_drafts = slice.num_propose,
+                      .num_known = slice.num_known,
+                      .num_remaining = num_remaining});
+  }
+  if (draft_policy_ == nullptr || config_.num_speculative_tokens == 0) return;
+  draft_policy_->choose(seats_, num_other_tokens);
+  size_t seat_idx = 0;
+  for (Slice& slice : slices_) {
+    if (!slice.samples) {
+      slice.draft_waits = config_.draft_keeps_kv && !draft_policy_->follows_prompts();
+      continue;
+    }
+    const DraftSeat& seat = seats_[seat_idx++];
+    CHECK(seat.num_drafts >= 0 && seat.num_drafts <= seat.max_drafts, "{} of {} drafts",
+          seat.num_drafts, seat.max_drafts);
+    slice.num_propose = seat.num_drafts;
+    slice.draft_waits =
+        config_.draft_keeps_kv && seat.num_drafts == 0 && !draft_policy_->follows_always();
+  }
+}
+
+// Trims the drafts to verify to the blocks that are left, and those to propose likewise:
 //
 //   known …  N-1 | N … N+k-1  | N+k … N+k+p-2      p drafts proposed after the step; when all k are
 //   verified now |  k drafts  | draft model's KV   accepted, the draft writes entries up to N+k+p-2
-//
-// More than remaining - 2 would be wasted: this step emits one token at least, and of the rest the
-// last one comes from the target.
 void Scheduler::size_drafts(Slice& slice) {
   if (!slice.samples) return;
   Sequence& sequence = *slice.sequence;
@@ -257,7 +294,7 @@ void Scheduler::size_drafts(Slice& slice) {
   slice.num_drafts = std::min(slice.num_drafts, num_slots - num_tokens);
 
   const int32_t num_verified = num_tokens + slice.num_drafts;
-  int32_t num_propose = std::min(draft_limit_, sequence.num_remaining(config_.max_model_len) - 2);
+  int32_t num_propose = slice.num_propose;
   int32_t num_lookahead = 0;
   if (config_.draft_keeps_kv) {
     num_propose =
@@ -277,6 +314,7 @@ void Scheduler::fill_row(const Slice& slice, StepRow& row) const {
   row.num_draft_tokens = slice.num_drafts;
   row.samples = slice.samples;
   row.num_drafts_to_propose = slice.num_propose;
+  row.draft_waits = slice.draft_waits;
   row.next_token = slice.samples ? -1 : *(first + slice.num_known);
   row.tokens.assign(first, first + slice.num_known);
   row.tokens.insert(row.tokens.end(), sequence.draft_tokens.begin(),
@@ -285,6 +323,12 @@ void Scheduler::fill_row(const Slice& slice, StepRow& row) const {
 }
 
 // ---------------------------------------------------------------------------------- update
+
+// The draft has taken a row's num_valid positions in, with all it had put off, or has put them off.
+static void note_followed(Sequence& sequence, const StepRow& row, int32_t num_valid) {
+  int32_t& num_behind = sequence.draft_record.num_behind;
+  num_behind = row.draft_waits ? num_behind + num_valid : 0;
+}
 
 const std::vector<SequenceEvent>& Scheduler::update(const StepPlan& plan,
                                                     std::span<const RowResult> results) {
@@ -316,6 +360,7 @@ void Scheduler::apply(Sequence& sequence, const StepRow& row, const RowResult& r
   if (!row.samples) {
     CHECK(result.sampled.empty() && result.proposed.empty());
     sequence.num_computed_tokens += row.num_tokens;
+    note_followed(sequence, row, row.num_tokens);
     publish_blocks(sequence);
     return;
   }
@@ -337,11 +382,17 @@ void Scheduler::apply(Sequence& sequence, const StepRow& row, const RowResult& r
   event.num_cached_tokens = sequence.num_cached_tokens;
   event.num_preemptions = sequence.num_preemptions;
 
+  note_followed(sequence, row, row.num_tokens - row.num_draft_tokens + num_sampled - 1);
+  if (draft_policy_ != nullptr && row.num_draft_tokens > 0) {
+    draft_policy_->note_verified(sequence.draft_record, row.num_draft_tokens, num_sampled - 1);
+  }
+
   // Accepted drafts were computed in this step; the last token was sampled from them. (After a cut
   // it has KV, which nobody will need.)
   sequence.num_computed_tokens = sequence.num_tokens() - 1;
   publish_blocks(sequence);
   if (event.finish != FinishReason::kNone) {
+    if (draft_policy_ != nullptr) draft_policy_->note_finished(sequence.num_generated());
     remove(sequence);
     return;
   }

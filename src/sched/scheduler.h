@@ -21,6 +21,7 @@
 //  - When a running sequence lacks a block, blocks that others hold only for drafts are taken back;
 //    then the last in order is preempted: it loses its blocks and later recomputes (or finds in the
 //    prefix cache) its prompt and what it has generated. Its output does not change.
+//  - How many drafts a sequence proposes is a DraftPolicy's to say.
 //  - Drafts never cost anybody anything: they get the budget that leaves every running sequence its
 //    own token, and blocks that nobody needs; short of either they are trimmed, down to none.
 #pragma once
@@ -32,6 +33,7 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "sched/draft_policy.h"
 #include "sched/request.h"
 #include "sched/sequence.h"
 #include "sched/step_plan.h"
@@ -97,6 +99,8 @@ class Scheduler {
 
   // Most drafts to verify and to propose from the next step on, 0..num_speculative_tokens.
   void set_draft_limit(int32_t num_drafts);
+  // Who decides within that limit; outlives its use here. Null (as at first): always the limit.
+  void set_draft_policy(DraftPolicy* policy) { draft_policy_ = policy; }
 
   bool has_work() const { return !sequences_.empty(); }
   int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
@@ -117,6 +121,7 @@ class Scheduler {
     int32_t num_drafts = 0;  // drafts to verify after them
     int32_t num_propose = 0;
     bool samples = false;
+    bool draft_waits = false;
   };
 
   void schedule_running();
@@ -126,6 +131,7 @@ class Scheduler {
   bool ensure_slots(Sequence& sequence, int32_t num_slots);
   void preempt_last();
   bool take_back_draft_blocks();
+  void ask_policy();
   void size_drafts(Slice& slice);
   void fill_row(const Slice& slice, StepRow& row) const;
 
@@ -140,6 +146,7 @@ class Scheduler {
 
   SchedulerConfig config_;
   int32_t draft_limit_ = 0;
+  DraftPolicy* draft_policy_ = nullptr;
   kv::BlockPool pool_;  // before the sequences: their lists refer to it
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;  // served from the front, preempted from the back
@@ -155,6 +162,7 @@ class Scheduler {
   int32_t budget_ = 0;
   bool took_back_ = false;
   std::vector<Slice> slices_;
+  std::vector<DraftSeat> seats_;
   std::vector<kv::BlockId> found_blocks_;
   StepPlan plan_;
   std::vector<StepRow> spare_rows_;

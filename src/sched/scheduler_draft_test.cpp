@@ -309,5 +309,69 @@ TEST(SchedulerDraftDeathTest, AcceptedTokenThatWasNotTheDraftIsABug) {
   EXPECT_DEATH(scheduler.update(plan, {&result, 1}), "not the draft");
 }
 
+// A policy that gives each sequence its own number, and is told what became of them.
+class OddDrafts final : public DraftPolicy {
+ public:
+  void choose(std::span<DraftSeat> seats, int32_t num_other_tokens) override {
+    num_others = num_other_tokens;
+    known.clear();
+    for (size_t i = 0; i < seats.size(); ++i) {
+      seats[i].num_drafts = std::min(seats[i].max_drafts, i % 2 == 0 ? 2 : 0);
+      known.push_back(seats[i].num_known);
+      behind.push_back(seats[i].record->num_behind);
+    }
+  }
+  bool follows_always() const override { return false; }
+  bool follows_prompts() const override { return false; }
+  void note_verified(DraftRecord&, int32_t num_drafts, int32_t num_accepted) override {
+    verified.emplace_back(num_drafts, num_accepted);
+  }
+  void note_finished(int32_t num_generated) override { finished.push_back(num_generated); }
+  void note_step(const StepTimes&, int32_t, bool) override {}
+
+  int32_t num_others = -1;
+  std::vector<int32_t> known, behind, finished;
+  std::vector<std::pair<int32_t, int32_t>> verified;
+};
+
+TEST(SchedulerDraftTest, APolicyGivesEachSequenceItsOwnNumber) {
+  Scheduler scheduler(drafting(3));
+  OddDrafts policy;
+  scheduler.set_draft_policy(&policy);
+  ASSERT_TRUE(scheduler.add(sequence(1, counting(2), 4)));
+  ASSERT_TRUE(scheduler.add(sequence(2, counting(3), 10)));
+  ASSERT_TRUE(scheduler.add(sequence(3, counting(30), 10)));
+  EXPECT_EQ(scheduler.schedule().to_string(),
+            "step 0: 3 rows, 16 tokens\n"
+            "  seq 1: 2 tokens at 0, samples, propose 2, tokens [100, 101], blocks [0]\n"
+            "  seq 2: 3 tokens at 0, samples, draft waits, tokens [100, 101, 102], blocks [1]\n"
+            "  seq 3: 11 tokens at 0, draft waits, tokens [100, 101, 102, 103, 104, 105, 106, 107, "
+            "108, 109, 110] then 111, blocks [2, 3, 4, 5, 6, 7, 8, 9]\n");
+  EXPECT_EQ(policy.num_others, 11);
+  EXPECT_THAT(policy.known, ElementsAre(2, 3));
+}
+
+TEST(SchedulerDraftTest, APolicyIsToldWhatBecameOfTheDrafts) {
+  Scheduler scheduler(drafting(3));
+  OddDrafts policy;
+  scheduler.set_draft_policy(&policy);
+  ASSERT_TRUE(scheduler.add(sequence(1, counting(2), 5)));
+  ASSERT_TRUE(scheduler.add(sequence(2, counting(3), 5)));
+  while (scheduler.has_work()) {
+    const StepPlan& plan = scheduler.schedule();
+    std::vector<RowResult> results;
+    for (const StepRow& row : plan.rows) {
+      EXPECT_TRUE(row.draft_waits == (row.num_drafts_to_propose == 0));
+      results.push_back(answer(row, 7, std::min(row.num_draft_tokens, 1)));
+    }
+    scheduler.update(plan, results);
+  }
+  EXPECT_THAT(policy.verified, ElementsAre(std::pair(2, 1), std::pair(1, 1)));
+  EXPECT_THAT(policy.finished, ElementsAre(5, 5));
+  // Pairs of both sequences: the draft of the second falls behind. When the first is gone the
+  // second takes its place, too near its end for a draft.
+  EXPECT_THAT(policy.behind, ElementsAre(0, 0, 0, 3, 0, 4, 5, 6));
+}
+
 }  // namespace
 }  // namespace eyrie::sched

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "sched/draft_policy.h"
 #include "sched/request.h"
 
 namespace eyrie::sched {
@@ -21,6 +22,7 @@ struct Sequence {
   int32_t num_prompt_tokens = 0;
   std::vector<TokenId> tokens;  // prompt and generated
   std::vector<TokenId> draft_tokens;
+  DraftRecord draft_record;
   int32_t num_computed_tokens = 0;
   int32_t num_published_blocks = 0;  // of blocks, in the prefix cache
   kv::BlockList blocks;

@@ -23,6 +23,7 @@ std::string StepPlan::to_string() const {
     if (row.samples) fmt::format_to(out, ", samples");
     if (row.num_drafts_to_propose > 0)
       fmt::format_to(out, ", propose {}", row.num_drafts_to_propose);
+    if (row.draft_waits) fmt::format_to(out, ", draft waits");
     fmt::format_to(out, ", tokens {}", row.tokens);
     if (row.next_token >= 0) fmt::format_to(out, " then {}", row.next_token);
     fmt::format_to(out, ", blocks {}\n", row.block_table);

@@ -12,8 +12,10 @@
 //
 // A draft model that keeps KV writes its entry for every position that a step computes for good
 // (the prompt's, t_{N-1}'s and the accepted drafts', from true features), also when it proposes
-// nothing: the prefix cache hands these blocks to others. A block_table is good for its step only:
-// later ones may name other blocks of equal content at any index.
+// nothing: the prefix cache hands these blocks to others. Where draft_waits it may put that off to
+// a later row of any sequence that holds the block; it then writes into shared blocks too, always
+// the same. A block_table is good for its step only: later ones may name other blocks of equal
+// content at any index.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +37,7 @@ struct StepRow {
   // Drafts to propose after this step (0 = none): bounded by K, max_tokens and max_model_len, and
   // covered by the blocks in block_table (draft KV is written at the same slots).
   int32_t num_drafts_to_propose = 0;
+  bool draft_waits = false;  // proposes nothing, and need not take this row's positions in yet
   // The token after the last position of a row that does not sample (a prompt chunk's true next
   // token, needed by the draft model, which sees tokens shifted by one); -1 when samples is true.
   TokenId next_token = -1;

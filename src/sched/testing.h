@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <numeric>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "sched/draft_policy.h"
 #include "sched/scheduler.h"
 
 namespace eyrie::sched::testing {
@@ -52,6 +54,32 @@ inline const std::vector<SequenceEvent>& complete(Scheduler& scheduler, const St
 inline const std::vector<SequenceEvent>& step(Scheduler& scheduler, TokenId next = 7) {
   return complete(scheduler, scheduler.schedule(), next);
 }
+
+// Any number of drafts for any sequence, any time: whatever a policy says, the text must not
+// change.
+class RandomDrafts final : public DraftPolicy {
+ public:
+  explicit RandomDrafts(uint64_t seed) : random_(seed) {}
+
+  void choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/) override {
+    // Pauses of many steps too, for all or for one.
+    if (random_() % 8 == 0) paused_ = !paused_;
+    for (DraftSeat& seat : seats) {
+      const bool none = paused_ || random_() % 3 == 0;
+      seat.num_drafts =
+          none ? 0 : static_cast<int32_t>(random_() % (static_cast<uint64_t>(seat.max_drafts) + 1));
+    }
+  }
+  bool follows_always() const override { return false; }
+  bool follows_prompts() const override { return false; }
+  void note_verified(DraftRecord&, int32_t, int32_t) override {}
+  void note_finished(int32_t) override {}
+  void note_step(const StepTimes&, int32_t, bool) override {}
+
+ private:
+  std::mt19937_64 random_;
+  bool paused_ = false;
+};
 
 inline std::vector<SequenceId> row_ids(const StepPlan& plan) {
   std::vector<SequenceId> ids;

@@ -1,0 +1,78 @@
+#include "sched/cost_curve.h"
+
+#include <gtest/gtest.h>
+
+#include "sched/acceptance.h"
+#include "sched/step_costs.h"
+
+namespace eyrie::sched {
+namespace {
+
+TEST(CostCurveTest, DrawsStraightLinesBetweenWhatIsKnown) {
+  CostCurve curve;
+  EXPECT_FALSE(curve.known());
+  EXPECT_EQ(curve.at(7), 0);
+  curve.set(4, 1.0);
+  EXPECT_DOUBLE_EQ(curve.at(1), 1.0);  // nothing is known to be cheaper
+  EXPECT_DOUBLE_EQ(curve.at(8), 2.0);  // one point: in proportion
+  curve.set(64, 7.0);
+  EXPECT_DOUBLE_EQ(curve.at(4), 1.0);
+  EXPECT_DOUBLE_EQ(curve.at(34), 4.0);
+  EXPECT_DOUBLE_EQ(curve.at(50.5), 5.65);
+  EXPECT_DOUBLE_EQ(curve.at(124), 13.0);  // the last slope goes on
+  EXPECT_NEAR(curve.at(200000), 7.0 + 0.1 * (200000 - 64), 1e-6);
+}
+
+TEST(CostCurveTest, FollowsAMachineThatChangesButNotAHiccup) {
+  CostCurve curve;
+  curve.set(1, 1.0);
+  curve.set(16, 2.0);
+  curve.observe(16, 100.0);
+  EXPECT_LT(curve.at(16), 2.06);
+  for (int i = 0; i < 200; ++i) curve.observe(16, 3.0);
+  EXPECT_NEAR(curve.at(16), 3.0, 0.03);
+  EXPECT_DOUBLE_EQ(curve.at(1), 1.0);
+  for (int i = 0; i < 200; ++i) curve.observe(14, 2.0);  // between two points: moves both
+  EXPECT_NEAR(curve.at(14), 2.0, 0.03);
+}
+
+TEST(StepCostsTest, AllShapesSlowDownTogether) {
+  StepTimes times;
+  times.num_rows = 8;
+  times.forward_seconds = 1;
+  times.num_followed = 4;
+  times.follow_seconds = 0.5;
+  times.passes = {{.num_rows = 4, .forward_seconds = 0, .guess_seconds = 0.1},
+                  {.num_rows = 4, .forward_seconds = 0.3, .guess_seconds = 0.1}};
+  StepCosts costs;
+  costs.set(times);
+  EXPECT_DOUBLE_EQ(costs.chain.at(4), 0.3);
+  StepTimes slow;
+  slow.num_rows = 8;
+  slow.forward_seconds = 1.2;
+  for (int i = 0; i < 100; ++i) costs.observe(slow);
+  EXPECT_NEAR(costs.forward.at(8), 1.2, 0.01);
+  EXPECT_GT(costs.chain.at(4), 0.3 * 1.08);  // never seen since, and yet dearer
+}
+
+TEST(AcceptanceTest, ASequenceStartsFromAllAndGoesItsOwnWay) {
+  Acceptance acceptance(3);
+  DraftRecord good, bad;
+  const double first = acceptance.conditional(good, 0);
+  EXPECT_GT(first, 0.5);
+  EXPECT_LT(acceptance.conditional(good, 2), first);
+  for (int i = 0; i < 30; ++i) {
+    acceptance.note(good, 3, 3);
+    acceptance.note(bad, 3, 0);
+  }
+  EXPECT_GT(acceptance.conditional(good, 0), 0.85);
+  EXPECT_LT(acceptance.conditional(bad, 0), 0.15);
+  EXPECT_NEAR(acceptance.of_everybody(0), 0.5, 0.1);
+  // What lies behind a wrong draft was not tried: only the good one speaks of it.
+  EXPECT_GT(acceptance.of_everybody(1), 0.85);
+  DraftRecord fresh;
+  EXPECT_NEAR(acceptance.conditional(fresh, 0), acceptance.of_everybody(0), 1e-9);
+}
+
+}  // namespace
+}  // namespace eyrie::sched

@@ -1,0 +1,104 @@
+// Speculation that sizes itself: gives each sequence the number of drafts, 0 to K, with which the
+// batch makes most tokens a second, as far as measured step costs and measured acceptance tell.
+//
+// A cycle of n sequences with k_i drafts each brings Σ (1 + s_i1 + … + s_ik) tokens, where s_ij is
+// the chance that the first j drafts of sequence i are right, and takes
+//
+//   forward(n + Σk) + head(n + Σk) + other(n)                    the target verifies
+//   + follow(tokens taken in) + Σ_j guess(n_j) + Σ_{j>1} chain(n_j)    n_j sequences draft that
+//   deep
+//
+// Drafts are worth their survival, so they are added to the batch in that order, and of all the
+// prefixes (and of the equal lengths 1 … K) the best is taken. A sequence that starts to draft
+// after a pause, or at the end of its prompt, must take in all it missed: that counts too, spread
+// over what it is likely to generate still. No drafts at all is preferred unless drafts promise
+// clearly more. Then a small share of the time goes to one more draft somewhere, when it is
+// possible that drafts are better than thought: so a bad start is found out.
+//
+// Pure: durations come from outside, the same calls give the same answers. Engine thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sched/acceptance.h"
+#include "sched/draft_policy.h"
+#include "sched/step_costs.h"
+
+namespace eyrie::sched {
+
+struct DraftSizerConfig {
+  int32_t num_speculative_tokens = 1;  // K
+  StepCosts costs = {};                // from the calibration
+};
+
+// What decoding took, beside what it would have taken with each fixed number of drafts, by costs
+// and acceptance as they were known at the time. Steps with prompt chunks are left out.
+struct DraftAccount {
+  int64_t num_tokens = 0;
+  double seconds = 0;
+  std::vector<double> fixed_seconds;  // [K + 1], for the same tokens
+};
+
+class DraftSizer final : public DraftPolicy {
+ public:
+  explicit DraftSizer(const DraftSizerConfig& config);
+
+  void choose(std::span<DraftSeat> seats, int32_t num_other_tokens) override;
+  bool follows_always() const override { return false; }
+  bool follows_prompts() const override { return drafting_share_ > 0.5; }
+  void note_verified(DraftRecord& record, int32_t num_drafts, int32_t num_accepted) override {
+    acceptance_.note(record, num_drafts, num_accepted);
+  }
+  void note_finished(int32_t num_generated) override;
+  void note_step(const StepTimes& times, int32_t num_tokens, bool only_decoding) override;
+
+  const StepCosts& costs() const { return costs_; }
+  const Acceptance& acceptance() const { return acceptance_; }
+  const DraftAccount& account() const { return account_; }
+
+ private:
+  // A batch in the making.
+  struct Cycle {
+    double tokens = 0;
+    double followed = 0;  // entries the draft takes in
+    int32_t num_drafts = 0;
+    double pass_seconds = 0;
+    double seconds = 0;
+    double rate() const { return tokens / seconds; }
+  };
+  struct Candidate {
+    float survival;
+    int32_t seat_idx;
+    int32_t depth;  // 0-based
+  };
+
+  void begin_cycle(std::span<const DraftSeat> seats, int32_t num_other_tokens);
+  void add_draft(Cycle& cycle, int32_t depth, double survival, double missed);
+  double seconds_of(const Cycle& cycle) const;
+  double missed_entries(const DraftSeat& seat) const;
+  Cycle plain_cycle();
+  Cycle try_equal_lengths(std::span<const DraftSeat> seats, int32_t& best_length);
+  Cycle try_prefixes(std::span<const DraftSeat> seats, size_t& best_prefix);
+  void explore(std::span<DraftSeat> seats, const Cycle& chosen);
+
+  const int32_t max_drafts_;
+  StepCosts costs_;
+  Acceptance acceptance_;
+  DraftAccount account_;
+  double mean_generated_ = 128;  // of finished sequences
+  double drafting_share_ = 1;    // of sequences that draft, lately
+  double mean_other_tokens_ = 0;
+  double allowance_ = 0;  // seconds that may go to exploring
+
+  // Of the step being planned.
+  int32_t num_seats_ = 0;
+  double fixed_part_ = 0;  // of the cycle's seconds
+  std::vector<int32_t> depth_counts_;
+  std::vector<float> survival_;  // [seat][depth]
+  std::vector<Candidate> candidates_;
+  std::vector<double> equal_rates_;  // tokens a second with k = 0 … K for every seat
+};
+
+}  // namespace eyrie::sched
