@@ -18,6 +18,7 @@ import pathlib
 import random
 import shutil
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -132,25 +133,21 @@ def forget_cached(folder):
         os.close(fd)
 
 
-def read_rate(folder, readers=4, limit=8e9):
-    """GB/s of plain sequential reads from the disk, the better of one reader and several at once."""
-    files = sorted(folder.glob("*.safetensors"))
-
-    def read(path, budget):
+def read_rate(folder, readers=4):
+    """GB/s of plain sequential reads of the whole checkpoint from the disk, several files at once (one reader alone
+    gets a third of it)."""
+    def read(path):
         buffer, done = bytearray(16 << 20), 0
         with open(path, "rb", buffering=0) as f:
-            while done < budget and (n := f.readinto(buffer)):
+            while n := f.readinto(buffer):
                 done += n
         return done
 
-    best = 0
-    for count in (1, readers):
-        forget_cached(folder)
-        started = time.monotonic()
-        with concurrent.futures.ThreadPoolExecutor(count) as pool:
-            done = sum(pool.map(lambda path: read(path, limit / len(files)), files))
-        best = max(best, done / (time.monotonic() - started) / 1e9)
-    return best
+    forget_cached(folder)
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(readers) as pool:
+        done = sum(pool.map(read, sorted(folder.glob("*.safetensors"))))
+    return done / (time.monotonic() - started) / 1e9
 
 
 def encode_rate(bench, scheme):
@@ -197,11 +194,18 @@ def size_of(folder):
     return sum(p.stat().st_size for p in folder.glob("*.safetensors"))
 
 
+def remove(*folders):
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(f"{folder}.partial", ignore_errors=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--gigabytes", type=float, default=20)
     parser.add_argument("--scheme", default="mxfp4")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--eyrie", default=str(ROOT / "build/release/eyrie"))
     parser.add_argument("--bench", default=str(ROOT / "build/bench/formats_bench"))
     parser.add_argument("--keep", action="store_true", help="leave the made-up checkpoint there")
@@ -211,15 +215,24 @@ def main():
         make_checkpoint(source, args.gigabytes)
     total = size_of(source)
     encode = encode_rate(args.bench, args.scheme)
-    read = read_rate(source)
-
     whole, resumed = args.folder / "whole", args.folder / "resumed"
-    for out in (whole, resumed):
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.rmtree(f"{out}.partial", ignore_errors=True)
-    forget_cached(source)
-    seconds, peak = quantize(args.eyrie, source, whole, args.scheme)
-    rate, limit = total / seconds / 1e9, min(read, encode)
+    remove(whole, resumed)
+
+    # A disk of a virtual machine gives twice as much in one minute as in the next: each run is compared with what
+    # the disk gave for the same bytes right before and right after it.
+    reads, runs, peak = [read_rate(source)], [], 0
+    for i in range(args.rounds):
+        remove(whole)
+        forget_cached(source)
+        seconds, round_peak = quantize(args.eyrie, source, whole, args.scheme)
+        peak = max(peak, round_peak)
+        reads.append(read_rate(source))
+        limit = min((reads[-2] + reads[-1]) / 2, encode)
+        runs.append((total / seconds / 1e9, limit))
+        print(f"round {i + 1}: disk {reads[-2]:.2f} and {reads[-1]:.2f} GB/s, eyrie quantize {runs[-1][0]:.2f} GB/s, "
+              f"{100 * runs[-1][0] / limit:.0f} % of the slower limit", flush=True)
+    shares = [rate / limit for rate, limit in runs]
+    share = statistics.median(shares)
 
     forget_cached(source)
     quantize(args.eyrie, source, resumed, args.scheme, kill_at=size_of(whole) / 2)
@@ -231,18 +244,18 @@ def main():
     rows = [
         ("input", f"{total / 1e9:.2f} GB BF16, {len(list(source.glob('*.safetensors')))} shards"),
         ("output", f"{size_of(whole) / 1e9:.2f} GB {args.scheme}"),
-        ("disk read, cold", f"{read:.2f} GB/s"),
+        ("disk read, cold", f"{min(reads):.2f}-{max(reads):.2f} GB/s"),
         ("encode, in memory, all cores", f"{encode:.2f} GB/s"),
-        ("eyrie quantize", f"{seconds:.1f} s, {rate:.2f} GB/s, {100 * rate / limit:.0f} % of the slower limit"),
+        ("eyrie quantize", f"{min(r for r, _ in runs):.2f}-{max(r for r, _ in runs):.2f} GB/s"),
+        ("share of the slower limit", f"median {100 * share:.0f} %, {100 * min(shares):.0f}-{100 * max(shares):.0f} %"),
         ("peak resident memory", f"{peak / 1e9:.2f} GB"),
         ("killed at half", f"{kept} shards kept, {'LOOKS WHOLE' if looks_whole else 'no output of its name'}"),
         ("resumed", f"{resumed_seconds:.1f} s, bytes {'identical' if same else 'DIFFER'}"),
     ]
     for name, value in rows:
         print(f"{name:<30} {value}")
-    for out in [whole, resumed] + ([] if args.keep else [source]):
-        shutil.rmtree(out)
-    good = peak < LIMIT_BYTES and rate >= 0.6 * limit and same and not looks_whole
+    remove(whole, resumed, *([] if args.keep else [source]))
+    good = peak < LIMIT_BYTES and share >= 0.6 and same and not looks_whole
     print("MET" if good else "NOT MET", "(memory under 2 GiB, 60 % of the slower limit, identical after a kill)")
     return 0 if good else 1
 

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
@@ -38,6 +41,26 @@ std::string module_name(const std::string& tensor_name) {
 bool is_decoded_first(const WeightFormat* format) {
   return format == &formats::kInt4G32 || format == &formats::kFp8Block;
 }
+
+// One piece of work at a time beside the caller's: a shard's way to the disk while the next one is
+// encoded. Whatever ends the caller's work, the piece is done before the object is gone.
+class Beside {
+ public:
+  ~Beside() {
+    if (work_.valid()) work_.wait();
+  }
+  // Waits for the piece before; its error is thrown here.
+  void start(std::function<void()> work) {
+    finish();
+    work_ = std::async(std::launch::async, std::move(work));
+  }
+  void finish() {
+    if (work_.valid()) work_.get();
+  }
+
+ private:
+  std::future<void> work_;
+};
 
 // Which linear layers to quantize, by module name.
 struct Selection {
@@ -235,16 +258,28 @@ Report quantize(const Options& options) {
   if (!options.input_amax.empty()) writer.input_amax = &options.input_amax;
   std::map<std::string, std::string> shards;
   const std::set<std::string> resumed = output.finished_shards();
+  std::vector<const SafetensorsFile*> to_write;
   for (const SafetensorsFile& file : files.files()) {
     const std::string shard = fs::path(file.path()).filename().string();
+    for (const SafetensorsWriter::Item& item : writer.plan(file)) shards[item.name] = shard;
     if (resumed.contains(shard)) {
       writer.skip(file);
     } else {
-      writer.write(file, output.partial() + "/" + shard);
-      output.shard_is_finished(shard);
+      to_write.push_back(&file);
     }
-    for (const SafetensorsWriter::Item& item : writer.plan(file)) shards[item.name] = shard;
   }
+  writer.read_ahead(to_write);
+  Beside to_disk;
+  for (const SafetensorsFile* file : to_write) {
+    const std::string shard = fs::path(file->path()).filename().string();
+    std::shared_ptr<SafetensorsWriter> written =
+        writer.write(*file, output.partial() + "/" + shard);
+    to_disk.start([&output, shard, written = std::move(written)] {
+      written->finish();
+      output.shard_is_finished(shard);
+    });
+  }
+  to_disk.finish();
   const bool is_single = shards.empty() || shards.begin()->second == "model.safetensors";
   Report report = writer.report();
   report.num_resumed_shards = static_cast<int>(resumed.size());

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <csignal>
 #include <map>
+#include <thread>
 
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
@@ -548,14 +549,31 @@ TEST(QuantizeTest, CalibrationMustSpeakAboutEveryLayer) {
 
 // ---- interruption -------------------------------------------------------------------------------
 
-// Runs quantize() in a child that is killed once a second shard has begun.
-void run_and_kill(const Options& options, size_t bytes_of_first_shard) {
+size_t bytes_of_all(const std::vector<RawTensor>& tensors) {
+  size_t bytes = 0;
+  for (const RawTensor& tensor : tensors) bytes += tensor.bytes.size();
+  return bytes;
+}
+
+bool is_in_journal(const std::string& partial, const std::string& shard) {
+  const std::string journal = partial + "/.eyrie-quantize.json";
+  return fs::exists(journal) && read_text_file(journal).find(shard) != std::string::npos;
+}
+
+// Runs quantize() in a child that is killed once its first shard is finished and a second has
+// begun.
+void run_and_kill(const Target& target, const Options& options) {
+  const size_t bytes_of_first_shard = bytes_of_all(target.first);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     Options dying = options;
     dying.on_progress = [&](const Progress& progress) {
-      if (progress.bytes_done > bytes_of_first_shard) ::raise(SIGKILL);
+      if (progress.bytes_done <= bytes_of_first_shard) return;
+      while (!is_in_journal(options.output + ".partial", "1.safetensors")) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ::raise(SIGKILL);
     };
     quantize(dying);
     ::_exit(0);
@@ -565,18 +583,12 @@ void run_and_kill(const Options& options, size_t bytes_of_first_shard) {
   ASSERT_TRUE(WIFSIGNALED(status)) << "the child came to its end";
 }
 
-size_t bytes_of_all(const std::vector<RawTensor>& tensors) {
-  size_t bytes = 0;
-  for (const RawTensor& tensor : tensors) bytes += tensor.bytes.size();
-  return bytes;
-}
-
 TEST(QuantizeTest, AKilledRunIsTakenUpAndGivesTheSameBytes) {
   for (const formats::WeightFormat* format : {&formats::kMxfp4, &formats::kNvfp4}) {
     const Target target;
     Options options = target.options(*format);
     if (format == &formats::kNvfp4) options.input_amax = kAmax;
-    run_and_kill(options, bytes_of_all(target.first));
+    run_and_kill(target, options);
     EXPECT_FALSE(fs::exists(target.out));
     const std::string first = target.out + ".partial/1.safetensors";
     ASSERT_TRUE(fs::exists(first));
@@ -607,14 +619,13 @@ TEST(QuantizeTest, AKilledRunIsTakenUpAndGivesTheSameBytes) {
 TEST(QuantizeTest, OtherWorkStartsOver) {
   const Target target;
   const Options options = target.options(formats::kMxfp4);
-  const size_t first = bytes_of_all(target.first);
-  run_and_kill(options, first);
+  run_and_kill(target, options);
   Options other = options;
   other.recipe = formats::find_recipe(formats::kMxfp4, "compressed-tensors");
   EXPECT_EQ(quantize(other).num_resumed_shards, 0);
   fs::remove_all(target.out);
 
-  run_and_kill(options, first);
+  run_and_kill(target, options);
   other = options;
   other.include = {"*shared_experts*"};
   EXPECT_EQ(quantize(other).num_resumed_shards, 0);
@@ -622,12 +633,12 @@ TEST(QuantizeTest, OtherWorkStartsOver) {
 
   Options calibrated = target.options(formats::kNvfp4);
   calibrated.input_amax = kAmax;
-  run_and_kill(calibrated, first);
+  run_and_kill(target, calibrated);
   calibrated.input_amax[kLayer + "mlp.experts.1.down_proj"] = 0.76f;
   EXPECT_EQ(quantize(calibrated).num_resumed_shards, 0);
   fs::remove_all(target.out);
 
-  run_and_kill(options, first);
+  run_and_kill(target, options);
   fs::last_write_time(target.in + "/1.safetensors",
                       fs::last_write_time(target.in + "/1.safetensors") + std::chrono::seconds(1));
   EXPECT_EQ(quantize(options).num_resumed_shards, 0);

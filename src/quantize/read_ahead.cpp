@@ -20,12 +20,19 @@ size_t up(size_t n) { return down(n + kAlignment - 1); }
 
 }  // namespace
 
-ReadAhead::ReadAhead(const std::string& path, std::vector<Range> in_order_of_use)
+ReadAhead::ReadAhead(const std::vector<std::string>& paths, std::vector<Range> in_order_of_use)
     : ranges_(std::move(in_order_of_use)) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  if (fd_ < 0) fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) fail("cannot read {}: {}", path, std::strerror(errno));
-  thread_ = std::thread([this] { loop(); });
+  for (const std::string& path : paths) {
+    int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (fd < 0) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+      const int error = errno;
+      for (const int opened : fds_) ::close(opened);
+      fail("cannot read {}: {}", path, std::strerror(error));
+    }
+    fds_.push_back(fd);
+  }
+  for (int i = 0; i < kReaders; ++i) threads_.emplace_back([this] { loop(); });
 }
 
 ReadAhead::~ReadAhead() {
@@ -34,17 +41,17 @@ ReadAhead::~ReadAhead() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
-  ::close(fd_);
+  for (std::thread& thread : threads_) thread.join();
+  for (const int fd : fds_) ::close(fd);
 }
 
 std::span<const std::byte> ReadAhead::next() {
   std::unique_lock lock(mutex_);
   if (current_.memory.bytes() > 0) idle_.push_back(std::move(current_.memory));
-  changed_.wait(lock, [&] { return !ready_.empty(); });
-  current_ = std::move(ready_.front());
-  ready_.pop_front();
-  waiting_bytes_ -= current_.bytes;
+  changed_.wait(lock, [&] { return !pieces_.empty() && pieces_.front().is_ready; });
+  current_ = std::move(pieces_.front());
+  pieces_.pop_front();
+  held_bytes_ -= current_.held;
   lock.unlock();
   changed_.notify_all();
   if (current_.bytes == 0) return {};
@@ -52,23 +59,35 @@ std::span<const std::byte> ReadAhead::next() {
 }
 
 void ReadAhead::loop() {
-  for (const Range& range : ranges_) {
-    Piece piece;
-    const bool fits = range.bytes > 0 && range.bytes <= kWindow;
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-      return stop_ || !fits || waiting_bytes_ == 0 || waiting_bytes_ + range.bytes <= kWindow;
-    });
-    if (stop_) return;
-    if (fits) piece.memory = take_memory(range.bytes + 3 * kAlignment);
-    lock.unlock();
-    if (!fits || !read(range, &piece)) piece.bytes = 0;
-    lock.lock();
-    waiting_bytes_ += piece.bytes;
-    ready_.push_back(std::move(piece));
-    lock.unlock();
+  Range range;
+  Piece* piece = nullptr;
+  while (claim(&range, &piece)) {
+    if (piece->held > 0 && read(range, piece)) piece->bytes = range.bytes;
+    {
+      const std::lock_guard lock(mutex_);
+      piece->is_ready = true;
+    }
     changed_.notify_all();
   }
+}
+
+bool ReadAhead::claim(Range* range, Piece** piece) {
+  std::unique_lock lock(mutex_);
+  const auto bytes = [&] {  // of the next range, in the window; 0: it is not read
+    const size_t size = ranges_[num_claimed_].bytes;
+    return size <= kWindow ? size : 0;
+  };
+  changed_.wait(lock, [&] {
+    return stop_ || num_claimed_ == ranges_.size() || held_bytes_ + bytes() <= kWindow;
+  });
+  if (stop_ || num_claimed_ == ranges_.size()) return false;
+  pieces_.emplace_back();
+  *piece = &pieces_.back();
+  (*piece)->held = bytes();
+  if (bytes() > 0) (*piece)->memory = take_memory(bytes() + 3 * kAlignment);
+  held_bytes_ += bytes();
+  *range = ranges_[num_claimed_++];
+  return true;
 }
 
 bool ReadAhead::read(const Range& range, Piece* piece) const {
@@ -78,14 +97,13 @@ bool ReadAhead::read(const Range& range, Piece* piece) const {
   const size_t needed = range.offset + range.bytes - first;
   size_t done = 0;
   while (done < needed) {  // the file's end cuts the last block short
-    const ssize_t count = ::pread(fd_, piece->memory.data() + padding + done, last - first - done,
-                                  static_cast<off_t>(first + done));
+    const ssize_t count = ::pread(fds_[range.file], piece->memory.data() + padding + done,
+                                  last - first - done, static_cast<off_t>(first + done));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return false;
     done += static_cast<size_t>(count);
   }
   piece->begin = padding + (range.offset - first);
-  piece->bytes = range.bytes;
   return true;
 }
 

@@ -19,6 +19,7 @@ namespace eyrie::quantize {
 namespace {
 
 using checkpoint::SafetensorsFile;
+using checkpoint::SafetensorsWriter;
 using formats::Weight;
 using formats::WeightFormat;
 
@@ -114,31 +115,38 @@ std::vector<ShardWriter::Writer::Item> ShardWriter::plan(const SafetensorsFile& 
   return items;
 }
 
-void ShardWriter::write(const SafetensorsFile& file, const std::string& path) {
-  Writer writer(path, plan(file));
-  const auto tensors = in_file_order(file);
+void ShardWriter::read_ahead(const std::vector<const SafetensorsFile*>& files) {
+  std::vector<std::string> paths;
   std::vector<ReadAhead::Range> ranges;
-  for (const auto& [name, tensor] : tensors) {
-    ranges.push_back({file.offset_of(tensor), tensor.bytes()});
+  for (const SafetensorsFile* file : files) {
+    for (const auto& [name, tensor] : in_file_order(*file)) {
+      ranges.push_back({paths.size(), file->offset_of(tensor), tensor.bytes()});
+    }
+    paths.push_back(file->path());
   }
-  ReadAhead read_ahead(file.path(), std::move(ranges));
-  for (const auto& [name, tensor] : tensors) {
-    at_hand_ = {.mapped = bytes_of(tensor), .read = read_ahead.next()};
+  read_ahead_ = std::make_unique<ReadAhead>(paths, std::move(ranges));
+}
+
+std::unique_ptr<SafetensorsWriter> ShardWriter::write(const SafetensorsFile& file,
+                                                      const std::string& path) {
+  auto writer = std::make_unique<Writer>(path, plan(file));
+  for (const auto& [name, tensor] : in_file_order(file)) {
+    at_hand_ = {.mapped = bytes_of(tensor), .read = read_ahead_->next()};
     const std::string module = quantized_module(name);
     if (!module.empty()) {
-      encode(module, &writer);
+      encode(module, writer.get());
       ++report_.num_quantized;
     } else if (!replaced_.contains(name)) {
-      copy(name, tensor, &writer);
+      copy(name, tensor, writer.get());
       ++report_.num_kept;
     }
     release_pages(bytes_of(tensor));
-    writer.start_writeback();
+    writer->start_writeback();
     advance(tensor.bytes());
   }
   at_hand_ = {};
-  writer.finish();
-  report_.bytes_out += writer.data_bytes();
+  report_.bytes_out += writer->data_bytes();
+  return writer;
 }
 
 void ShardWriter::skip(const SafetensorsFile& file) {

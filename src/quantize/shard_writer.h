@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 #include "checkpoint/writer.h"
 #include "quantize/layout.h"
 #include "quantize/quantize.h"
+#include "quantize/read_ahead.h"
 
 namespace eyrie::quantize {
 
@@ -28,7 +30,11 @@ class ShardWriter {
   bool share_global_scales = true;                           // Options says what it means
   const std::map<std::string, float>* input_amax = nullptr;  // Options'; must hold every layer
 
-  void write(const checkpoint::SafetensorsFile& file, const std::string& path);
+  // The files write() will be called with, in order; before the first of them.
+  void read_ahead(const std::vector<const checkpoint::SafetensorsFile*>& files);
+  // The shard with all its data; finish() is the caller's, and may wait for the disk.
+  std::unique_ptr<checkpoint::SafetensorsWriter> write(const checkpoint::SafetensorsFile& file,
+                                                       const std::string& path);
   // Counts a shard that is there already.
   void skip(const checkpoint::SafetensorsFile& file);
   std::vector<checkpoint::SafetensorsWriter::Item> plan(
@@ -70,6 +76,7 @@ class ShardWriter {
     std::span<const std::byte> read = {};  // the same bytes, unless empty
   };
   AtHand at_hand_;
+  std::unique_ptr<ReadAhead> read_ahead_;
   std::vector<std::byte> scales_;         // of the tensor at hand
   std::map<std::string, float> largest_;  // amax by group of layers that share a global scale
   size_t bytes_done_ = 0;
