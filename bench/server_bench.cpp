@@ -212,9 +212,9 @@ struct Rig {
     engine = std::make_unique<engine::Engine>(
         engine_config, std::make_unique<ScriptedRunner>(script(tokenizer), config.vocab_size),
         tokenizer);
-    engine->start();
     server = std::make_unique<server::Server>(config, server::Listener("127.0.0.1", 0), *engine,
                                               tokenizer, chat_template);
+    engine->start();
     server->start();
   }
   ~Rig() { server.reset(); }

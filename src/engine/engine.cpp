@@ -60,6 +60,11 @@ void Engine::set_death_handler(std::function<void(const std::string&)> handler) 
   death_handler_ = std::move(handler);
 }
 
+void Engine::set_turn_handler(std::function<void()> handler) {
+  CHECK(!thread_.joinable(), "the engine runs");
+  turn_handler_ = std::move(handler);
+}
+
 void Engine::start() {
   CHECK(!thread_.joinable(), "started twice");
   beat();

@@ -53,6 +53,9 @@ class Engine {
 
   // Called once, on the engine thread, with what killed it. Before start().
   void set_death_handler(std::function<void(const std::string&)> handler);
+  // Called on the engine thread after each turn of its loop, all chunks of the turn being in their
+  // streams. Before start().
+  void set_turn_handler(std::function<void()> handler);
   void start();
 
   // Any thread, from here on. A Failure says the request will not run (too long, overloaded,
@@ -101,6 +104,7 @@ class Engine {
   const Tokenizer& tokenizer_;
   sched::Scheduler scheduler_;
   std::function<void(const std::string&)> death_handler_;
+  std::function<void()> turn_handler_;
 
   // Engine thread only.
   std::unordered_map<sched::SequenceId, std::unique_ptr<LiveSequence>> sequences_;

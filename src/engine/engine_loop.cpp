@@ -21,6 +21,7 @@ void Engine::thread_main() {
   } catch (const std::exception& error) {
     log::error("the engine thread died: {}", error.what());
     fail_everything(error.what());
+    if (turn_handler_) turn_handler_();
     if (death_handler_) death_handler_(error.what());
   }
 }
@@ -35,6 +36,7 @@ void Engine::loop() {
     const sched::StepPlan& plan = scheduler_.schedule();
     if (!plan.empty()) step(plan);
     refresh_gauges();
+    if (turn_handler_) turn_handler_();
     beat();
     log_stats(Clock::now());
   }
@@ -269,6 +271,7 @@ void Engine::end_sequence(sched::SequenceId seq_id, OutputChunk&& last) {
   sequences_.erase(it);
   runner_->remove_sequence(seq_id);
   note_finished(*sequence, last.finish, Clock::now());
+  refresh_gauges();  // whoever reads the answer's end may look at them next
   LiveRequest& request = *sequence->request;
   request.stream->publish(std::move(last));
   std::erase(request.live, seq_id);

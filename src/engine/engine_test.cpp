@@ -274,6 +274,18 @@ TEST(EngineTest, ChoicesGetTheirOwnSeedsAndAreRepeatable) {
   EXPECT_NE(first[1], first[2]);
 }
 
+TEST(EngineTest, GaugesAreRightWhenAnAnswerEnds) {
+  Rig rig(say(bytes(), "Hello, eagle."));
+  std::vector<int64_t> running;
+  const auto stream = std::make_shared<OutputStream>(
+      [&] { running.push_back(static_cast<int64_t>(rig.engine->stats().num_running)); });
+  rig.engine->start();
+  ASSERT_TRUE(rig.engine->submit(ask("hi"), stream).ok());
+  rig.engine->drain(milliseconds(10000));
+  ASSERT_FALSE(running.empty());
+  EXPECT_EQ(running.back(), 0);
+}
+
 TEST(EngineTest, AbortGivesTheBlocksBackByTheNextStep) {
   Rig rig([](std::span<const TokenId>, const runtime::SamplingParams&, int64_t) {
     return TokenId{'x'};

@@ -1,57 +1,28 @@
 #include "runtime/sampler.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "base/check.h"
+#include "runtime/row_scan.h"
 
 namespace eyrie::runtime {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// One pass over a row in lanes, so that the compiler uses SIMD without being told to reorder sums.
-struct RowScan {
-  float max = 0.0F;
-  bool finite = false;
-};
-RowScan scan(std::span<const float> row) {
-  constexpr size_t kLanes = 16;
-  constexpr uint32_t kExponent = 0x7F800000U;  // all ones: NaN or infinity
-  std::array<float, kLanes> max;
-  max.fill(kMasked);
-  std::array<uint32_t, kLanes> bad{};
-  const auto take = [&](size_t lane, float x) {
-    max[lane] = x > max[lane] ? x : max[lane];
-    bad[lane] |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x) & kExponent) == kExponent);
-  };
-  size_t i = 0;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) take(lane, row[i + lane]);
-  }
-  for (; i < row.size(); ++i) take(0, row[i]);
-  RowScan result{kMasked, true};
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    result.max = std::max(result.max, max[lane]);
-    result.finite &= bad[lane] == 0;
-  }
-  return result;
+// `max` is the row's.
+TokenId first_of(std::span<const float> row, float max) {
+  return static_cast<TokenId>(find_at_least(row, 0, max));
 }
 
-TokenId first_of(std::span<const float> row, float value) {
-  return static_cast<TokenId>(std::find(row.begin(), row.end(), value) - row.begin());
-}
+// Sampling weights below e^-40 are nothing: no noise can lift them over the likeliest token.
+constexpr double kNegligible = -40.0;
 
-// e^x for x <= 0, as sampling weights need it: to float32's rounding, and nothing below e^-40,
-// which no noise can lift over the likeliest token.
-double weight_of(double x) {
-  constexpr double kNegligible = -40.0;
-  return x < kNegligible ? 0.0 : std::exp(static_cast<float>(x));
-}
+// e^x for x <= 0, as sampling weights need it: to float32's rounding.
+double weight_of(double x) { return x < kNegligible ? 0.0 : std::exp(static_cast<float>(x)); }
 
 // Exponential noise of one (seed, position): four token ids share a Philox block.
 class RaceNoise {
@@ -142,11 +113,11 @@ Sampler::Sampler(int64_t vocab_size) {
 TokenId Sampler::sample(std::span<const float> logits, const SamplingParams& params,
                         const TokenHistory& history, int64_t position, Logprobs* out) {
   CHECK(!logits.empty());
-  const RowScan raw = scan(logits);
+  const RowScan raw = scan_row(logits);
   if (!raw.finite) return kNumericFault;
   const bool changed = process(logits, params, history);
   const std::span<const float> row = changed ? std::span<const float>(logits_) : logits;
-  const float max = changed ? scan(row).max : raw.max;
+  const float max = changed ? scan_row(row).max : raw.max;
   TokenId token = -1;
   if (max == kMasked) {
     // Every token is forbidden: masks cannot ask for the impossible, so the raw row decides.
@@ -210,7 +181,11 @@ TokenId Sampler::race(std::span<const float> row, float max, const SamplingParam
   const double inverse_temperature = 1.0 / std::max(params.temperature, 0.01);
   candidates_.clear();
   weight_.clear();
-  for (size_t t = 0; t < row.size(); ++t) {
+  // Most of a row is far below any chance, which a comparison tells.
+  const auto certainly_zero =
+      std::nextafter(static_cast<float>(max + kNegligible / inverse_temperature), kMasked);
+  for (size_t t = find_at_least(row, 0, certainly_zero); t < row.size();
+       t = find_at_least(row, t + 1, certainly_zero)) {
     const double weight = weight_of((double{row[t]} - max) * inverse_temperature);
     if (weight < params.min_p || weight == 0.0) continue;
     candidates_.push_back(static_cast<TokenId>(t));
@@ -295,7 +270,7 @@ TokenId Sampler::sample_draft(std::span<const float> logits, std::span<const Tok
                               const SamplingParams& params, int64_t position) {
   CHECK(!logits.empty() && (d2t.empty() || d2t.size() == logits.size()));
   const auto target_id = [&](TokenId t) { return d2t.empty() ? t : d2t[static_cast<size_t>(t)]; };
-  const RowScan raw = scan(logits);
+  const RowScan raw = scan_row(logits);
   if (!raw.finite) return kNumericFault;
   TokenId best = target_id(first_of(logits, raw.max));
   if (params.greedy()) return best;
@@ -318,7 +293,7 @@ TokenId Sampler::sample_draft(std::span<const float> logits, std::span<const Tok
 bool Sampler::logprobs_of(std::span<const float> logits, TokenId token, int32_t num_top,
                           Logprobs* out) {
   CHECK(static_cast<size_t>(token) < logits.size());
-  const RowScan raw = scan(logits);
+  const RowScan raw = scan_row(logits);
   if (!raw.finite) return false;
   double sum = 0.0;
   for (const float x : logits) sum += std::exp(x - raw.max);

@@ -82,7 +82,8 @@ class Counted {
 
 class WakeScope {
  public:
-  explicit WakeScope(tcp::socket& socket) : wake_(std::make_shared<Wake>(socket)) {}
+  WakeScope(tcp::socket& socket, Clock::time_point deadline)
+      : wake_(std::make_shared<Wake>(socket, deadline)) {}
   WakeScope(const WakeScope&) = delete;
   WakeScope& operator=(const WakeScope&) = delete;
   ~WakeScope() { wake_->close(); }
@@ -350,9 +351,10 @@ engine::OutputChunk timed_out(std::chrono::milliseconds limit) {
 asio::awaitable<int> Connection::generate(GenerationWork work, ReplyContext& context) {
   const auto deadline = config_.request_timeout.count() > 0 ? Clock::now() + config_.request_timeout
                                                             : Clock::time_point::max();
-  const WakeScope scope(stream_.socket());
+  const WakeScope scope(stream_.socket(), deadline);
   const std::shared_ptr<Wake> wake = scope.get();
-  const auto output = std::make_shared<engine::OutputStream>([wake] { wake->notify(); });
+  const auto output =
+      std::make_shared<engine::OutputStream>([wake, wakes = shared_.wakes] { wakes->add(wake); });
   EngineRequests requests(shared_.engine);
   for (engine::GenerateRequest& request : work.requests) {
     const auto id = shared_.engine.submit(std::move(request), output);
@@ -384,7 +386,7 @@ asio::awaitable<int> Connection::generate(GenerationWork work, ReplyContext& con
       co_return kClientLeft;
     }
     if (answer.finished() || !chunks.empty()) continue;
-    co_await wake->wait(deadline);
+    co_await wake->wait();
     if (Clock::now() >= deadline) answer.take(timed_out(config_.request_timeout), events);
   }
   wake->close();

@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "server/api.h"
+#include "server/wake.h"
 
 namespace eyrie::server {
 
@@ -57,6 +58,7 @@ struct ConnectionContext {
   engine::Engine& engine;
   Api api;
   const std::unique_ptr<boost::asio::ssl::context> tls;  // null: plain HTTP
+  std::shared_ptr<WakeList> wakes;                       // the engine keeps it, too
   boost::asio::thread_pool workers;
   BusyCount busy;
   std::atomic<bool> closing{false};

@@ -39,6 +39,8 @@ struct Server::Impl {
         port(listener.port()) {
     const auto protocol = listener.family() == AF_INET6 ? tcp::v6() : tcp::v4();
     acceptor.assign(protocol, listener.release());
+    shared.wakes = std::make_shared<WakeList>(io.get_executor());
+    engine.set_turn_handler([wakes = shared.wakes] { wakes->wake_all(); });
   }
 
   asio::awaitable<void> accept_loop();
@@ -112,6 +114,7 @@ void Server::stop() {
   impl_->io.stop();
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
+  impl_->shared.wakes->close();
   impl_->shared.workers.join();  // what they work on belongs to coroutines that still exist
 }
 

@@ -229,9 +229,9 @@ struct ServerRig {
     runner = owned.get();
     runner->before_step = before_step;
     engine = std::make_unique<engine::Engine>(engine_config, std::move(owned), byte_tokenizer());
-    engine->start();
     server = std::make_unique<Server>(config, Listener("127.0.0.1", 0), *engine, byte_tokenizer(),
                                       *chat_template);
+    engine->start();
     server->start();
   }
 

@@ -1,4 +1,4 @@
-// How the engine thread wakes a connection's coroutine, and how the coroutine learns that its
+// How the engine thread wakes the coroutines of connections, and how a coroutine learns that its
 // client has left while it waits for tokens.
 #pragma once
 
@@ -6,7 +6,9 @@
 
 #include <utility>  // before asio: Debian's Boost 1.74 forgets it
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -15,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace eyrie::server {
 
@@ -24,16 +27,17 @@ namespace asio = boost::asio;
 // the server: after close() nothing of either is held or touched.
 class Wake : public std::enable_shared_from_this<Wake> {
  public:
-  explicit Wake(asio::ip::tcp::socket& socket)
+  // A wait ends at `deadline` at the latest.
+  Wake(asio::ip::tcp::socket& socket, asio::steady_timer::time_point deadline)
       : socket_(socket),
-        timer_(std::in_place, socket.get_executor()),
+        timer_(std::in_place, socket.get_executor(), deadline),
         look_again_(std::in_place, socket.get_executor()) {}
 
-  // Any thread. What is posted keeps this object, not the connection, alive.
-  void notify() {
+  // An I/O thread.
+  void wake() {
     std::lock_guard lock(mutex_);
     if (closed_) return;
-    asio::post(timer_->get_executor(), [self = shared_from_this()] { self->wake(); });
+    asio::dispatch(timer_->get_executor(), [self = shared_from_this()] { self->end_wait(); });
   }
 
   // The rest on the connection's strand only.
@@ -46,10 +50,9 @@ class Wake : public std::enable_shared_from_this<Wake> {
                        });
   }
 
-  // Returns after the next notify(), when the client has left, or at `deadline`.
-  asio::awaitable<void> wait(asio::steady_timer::time_point deadline) {
+  // Returns after the next wake(), when the client has left, or at the deadline.
+  asio::awaitable<void> wait() {
     boost::system::error_code ignored;
-    timer_->expires_at(deadline);
     co_await timer_->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
 
@@ -64,7 +67,7 @@ class Wake : public std::enable_shared_from_this<Wake> {
   }
 
  private:
-  void wake() {
+  void end_wait() {
     if (!closed_) timer_->cancel();
   }
 
@@ -94,6 +97,39 @@ class Wake : public std::enable_shared_from_this<Wake> {
   asio::ip::tcp::socket& socket_;  // of the connection; not touched after close()
   std::optional<asio::steady_timer> timer_;
   std::optional<asio::steady_timer> look_again_;
+};
+
+// Whom a turn of the engine has something for. They are woken by one message to the I/O threads at
+// the turn's end: a message for each would have the two threads take turns on a core, token by
+// token, which costs more than all else of a token but its system call.
+class WakeList {
+ public:
+  explicit WakeList(asio::any_io_executor io) : io_(std::move(io)) {}
+
+  // The engine thread.
+  void add(std::shared_ptr<Wake> wake) { noted_.push_back(std::move(wake)); }
+  void wake_all() {
+    if (noted_.empty()) return;
+    std::lock_guard lock(mutex_);
+    if (!closed_) {
+      asio::post(io_, [wakes = std::exchange(noted_, {})] {
+        for (const std::shared_ptr<Wake>& wake : wakes) wake->wake();
+      });
+    }
+    noted_.clear();
+  }
+
+  // The I/O threads have ended. Any thread.
+  void close() {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+
+ private:
+  std::vector<std::shared_ptr<Wake>> noted_;  // of the turn at hand; the engine thread's
+  std::mutex mutex_;
+  bool closed_ = false;
+  asio::any_io_executor io_;  // of an io_context: may be dropped after it is gone
 };
 
 }  // namespace eyrie::server

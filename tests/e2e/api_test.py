@@ -4,6 +4,7 @@ leave, floods."""
 import concurrent.futures
 import json
 import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -300,6 +301,44 @@ class KeysAndShutdownTest(unittest.TestCase):
             log = server.log()
             for phase in ("config", "weights", "KV", "ready"):
                 self.assertIn(phase, log)
+
+
+@harness.needs_models
+class ChatTemplateTest(unittest.TestCase):
+    MESSAGES = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"},
+                {"role": "user", "content": "bye"}]
+
+    def prompt(self, server, **fields) -> str:
+        tokens = server.post("/tokenize", {"model": "nano", "messages": self.MESSAGES, **fields})["tokens"]
+        return server.post("/detokenize", {"model": "nano", "tokens": tokens})["prompt"]
+
+    def test_a_template_of_ones_own(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write("{% for m in messages %}[{{ m.role | upper }}] {{ m.content }}{% if not loop.last %}; "
+                           "{% endif %}{% endfor %}{% if mood is defined %} ({{ mood }}){% endif %}")
+            template.flush()
+            with Server("--served-model-name", "nano", "--chat-template", template.name) as server:
+                rendered = "[USER] hello; [ASSISTANT] hi; [USER] bye"
+                self.assertEqual(self.prompt(server), rendered)
+                self.assertEqual(self.prompt(server, chat_template_kwargs={"mood": "calm"}), rendered + " (calm)")
+                usage = server.post("/v1/chat/completions", {"model": "nano", "messages": self.MESSAGES,
+                                                             "max_tokens": 1})["usage"]
+                alone = server.post("/tokenize", {"model": "nano", "prompt": rendered})["count"]
+                self.assertEqual(usage["prompt_tokens"], alone)
+
+    def test_a_requests_template_is_rendered_where_clients_are_trusted(self):
+        own = {"chat_template": "{{ messages[-1].content }}!"}
+        with Server("--served-model-name", "nano") as server:
+            status, answer, _ = server.request("POST", "/v1/chat/completions", {
+                "model": "nano", "messages": self.MESSAGES, "max_tokens": 1, **own})
+            self.assertEqual(status, 400)
+            self.assertIn("--trust-request-chat-template", answer["error"]["message"])
+        with Server("--served-model-name", "nano", "--trust-request-chat-template") as server:
+            self.assertEqual(self.prompt(server, **own), "bye!")
+            status, answer, _ = server.request("POST", "/v1/chat/completions", {
+                "model": "nano", "messages": self.MESSAGES, "chat_template": "{% for m in"})
+            self.assertEqual(status, 400, answer)
+            self.assertEqual(server.request("GET", "/health")[0], 200)
 
 
 if __name__ == "__main__":

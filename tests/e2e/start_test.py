@@ -170,6 +170,12 @@ class StartTest(unittest.TestCase):
     def test_bad_json(self):
         self.refuses(TARGET, "--speculative-config", "{oops", says=["--speculative-config", "{oops"])
 
+    def test_a_chat_template_that_is_none(self):
+        self.refuses(TARGET, "--chat-template", self.tmp / "absent.jinja", says="absent.jinja")
+        broken = self.tmp / "broken.jinja"
+        broken.write_text("{% for m in messages %}{{ m.content }}")
+        self.refuses(TARGET, "--chat-template", broken, says=["broken.jinja", "endfor"])
+
     def test_port_in_use(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
