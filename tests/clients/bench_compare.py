@@ -3,7 +3,9 @@ vLLM's own (`vllm-rs bench serve`) and NVIDIA's aiperf. Prints them side by side
 missing. Needs build/venv-clients (make test-clients), so it is not part of make test.
 
     tests/clients/bench_compare.py [--prompts 64] [--concurrency 8] [--input-len 128] [--output-len 64] [--rounds 3]
-                                   [--tolerance PERCENT]   exit 1 where throughput, TTFT or TPOT differ by more
+                                   [--tolerance PERCENT]   exit 1 where throughput, TTFT, TPOT or latency differ by
+                                                           more from vLLM's client (aiperf takes several cores of
+                                                           its own, from the server on a small machine)
 """
 
 import argparse
@@ -150,7 +152,7 @@ def main():
     for name in clients[1:]:
         gaps = {f: 100 * (medians["eyrie", f] / medians[name, f] - 1) for f in JUDGED}
         print(f"eyrie against {name}: " + ", ".join(f"{f} {gap:+.1f} %" for f, gap in gaps.items()))
-        failed |= args.tolerance is not None and any(abs(gap) > args.tolerance for gap in gaps.values())
+        failed |= name == "vllm" and args.tolerance is not None and any(abs(gap) > args.tolerance for gap in gaps.values())
     known = {counts[name][:3] for name in clients if counts[name][1] is not None}
     if len(known) > 1:
         sys.exit(f"the clients count differently: {counts}")
