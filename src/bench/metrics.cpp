@@ -129,6 +129,9 @@ ServerCounters parse_server_counters(std::string_view text) {
     const size_t end = std::min(text.find('\n'), text.size());
     const auto sample = parse_sample(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
+    if (sample && sample->name.starts_with("eyrie:")) {
+      counters.draft_sizing.take(sample->name, sample->labels, sample->value);
+    }
     if (!sample || !sample->name.starts_with("vllm:") || !sample->name.ends_with("_total")) {
       continue;
     }

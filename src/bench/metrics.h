@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/draft_sizing.h"
 #include "bench/timeline.h"
 
 namespace eyrie::bench {
@@ -35,6 +36,7 @@ struct ServerCounters {
   double prefix_queries = 0.0;  // prompt tokens looked up
   double prefix_hits = 0.0;     // of these, found
   double preemptions = 0.0;
+  DraftSizingCounters draft_sizing;
 };
 ServerCounters parse_server_counters(std::string_view metrics_text);
 

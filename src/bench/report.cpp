@@ -131,6 +131,7 @@ Json own_section(const ServeOptions& options, const ServeRun& run) {
   own["answers_fingerprint"] = fmt::format("{:016x}", answers);
   own["prefix_cache_hit_rate"] = run.prefix_hit_rate;
   own["client_cpu_share"] = run.client_cpu_share;
+  if (run.draft_sizing) own["draft_sizing"] = draft_sizing_json(*run.draft_sizing);
   own["notes"] = run.notes;
   own["warnings"] = run.warnings;
   return own;
@@ -173,6 +174,12 @@ std::string report_text(const ServeOptions& options, const ServeRun& run) {
     }
   }
   if (run.spec) out += spec_section(*run.spec);
+  if (run.draft_sizing) {
+    out += heading("Draft Lengths", '-');
+    for (const auto& [label, value] : draft_sizing_rows(*run.draft_sizing)) {
+      out += row(label, value);
+    }
+  }
   out += std::string(50, '=') + "\n";
   for (const auto& warning : run.warnings) out += "WARNING: " + warning + "\n";
   return out;

@@ -254,6 +254,7 @@ ServeRun run_serve(const ServeOptions& given, const ServeHooks& hooks) {
   run.metrics =
       compute_metrics(load.records, load.duration_s, options.percentiles, options.goodput);
   run.spec = spec_stats(before, after);
+  run.draft_sizing = draft_sizing(before.draft_sizing, after.draft_sizing);
   run.client_cpu_share = load.cpu_share;
   const double queries = after.prefix_queries - before.prefix_queries;
   if (queries > 0.0) run.prefix_hit_rate = (after.prefix_hits - before.prefix_hits) / queries;

@@ -20,6 +20,7 @@ struct ServeRun {
   int64_t max_model_len = 0;  // of the server, 0 = it does not say
   Metrics metrics;
   std::optional<SpecStats> spec;
+  std::optional<DraftSizing> draft_sizing;
   std::vector<RequestRecord> records;
   std::vector<std::string> notes;     // what was chosen
   std::vector<std::string> warnings;  // why the result may not be what it looks like

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "bench/draft_sizing.h"
 #include "bench/shell_words.h"
 
 namespace eyrie::bench {
@@ -53,6 +54,9 @@ RunSummary summarize_run(const OrderedJson& result) {
   if (const auto own = result.find("eyrie"); own != result.end()) {
     run.warnings = own->value("warnings", run.warnings);
     run.answers = own->value("answers_fingerprint", run.answers);
+    if (const auto sizing = own->find("draft_sizing"); sizing != own->end()) {
+      run.draft_sizing = draft_sizing_from(*sizing);
+    }
   }
   return run;
 }

@@ -25,6 +25,18 @@ struct LatencyMs {
   double p50 = 0.0, p90 = 0.0, p99 = 0.0;
 };
 
+// What an Eyrie server says about the drafts it chose (draft_sizing.h).
+struct DraftSizing {
+  std::vector<double> lengths;      // share of choices by length, 0 … K
+  double decode_tok_s = 0.0;        // of steps that only decode
+  std::vector<double> fixed_tok_s;  // the same with a fixed length, as modelled; empty: not told
+  bool synthetic = false;           // acceptance was made up
+
+  double mean_length() const;
+  size_t best_length() const;
+  double share_of_best() const;
+};
+
 // One run, read back from its result JSON.
 struct RunSummary {
   int64_t completed = 0;
@@ -36,6 +48,7 @@ struct RunSummary {
   std::optional<double> acceptance_length;
   std::vector<double> per_position;
   int64_t num_drafts = 0;
+  std::optional<DraftSizing> draft_sizing;
   std::vector<std::string> warnings;
   std::string answers;  // fingerprint of all answers
 };

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/human.h"
+#include "bench/draft_sizing.h"
 #include "bench/shell_words.h"
 
 namespace eyrie::bench {
@@ -200,6 +201,14 @@ std::string sweep_markdown(const SweepResult& result, const Reference* reference
     text += format_table(comparison_rows(result, reference), /*markdown=*/true);
     text += "\n";
     for (const auto& verdict : verdicts) {
+      text += fmt::format("- **{}**: {}. {}\n", outcome_word(verdict.outcome), verdict.criterion,
+                          verdict.detail);
+    }
+  }
+  if (const auto lines = draft_sizing_sentences(result); !lines.empty()) {
+    text += "\n## Draft lengths\n\n";
+    for (const auto& line : lines) text += fmt::format("- {}\n", line);
+    for (const auto& verdict : judge_draft_sizing(result)) {
       text += fmt::format("- **{}**: {}. {}\n", outcome_word(verdict.outcome), verdict.criterion,
                           verdict.detail);
     }

@@ -97,6 +97,11 @@ std::vector<std::string> warnings_after(const ServeOptions& options, const Datas
         "shorter ones only",
         count_too_long(dataset, server.max_model_len), server.max_model_len));
   }
+  if (run.draft_sizing && run.draft_sizing->synthetic) {
+    out.push_back(
+        "the server makes acceptance up (rejection_sample_method synthetic): speeds are those of "
+        "such drafts, the text is nonsense");
+  }
   if (options.dataset.name == "random" && run.spec) {
     out.push_back(
         fmt::format("random tokens with speculation: drafts were judged on nonsense (acceptance "

@@ -45,6 +45,12 @@ Engine::Engine(const EngineConfig& config, std::unique_ptr<runtime::ModelRunner>
       logged_(config.scheduler.max_model_len, config.scheduler.num_speculative_tokens),
       stats_(config.scheduler.max_model_len, config.scheduler.num_speculative_tokens) {
   CHECK(runner_ != nullptr);
+  stats_.synthetic_acceptance = config.synthetic_acceptance;
+  if (config.draft_sizer.has_value()) {
+    CHECK_EQ(config.draft_sizer->num_speculative_tokens, config.scheduler.num_speculative_tokens);
+    draft_sizer_.emplace(*config.draft_sizer);
+    scheduler_.set_draft_policy(&*draft_sizer_);
+  }
 }
 
 Engine::~Engine() {

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -27,6 +28,7 @@
 #include "engine/request.h"
 #include "engine/stats.h"
 #include "runtime/model_runner.h"
+#include "sched/draft_sizer.h"
 #include "sched/scheduler.h"
 #include "tokenizer/tokenizer.h"
 
@@ -34,7 +36,10 @@ namespace eyrie::engine {
 
 struct EngineConfig {
   sched::SchedulerConfig scheduler;  // its max_waiting becomes max_sequences
-  uint64_t seed = 0;                 // of requests that bring none
+  // With drafts: how many of them. Absent: always num_speculative_tokens.
+  std::optional<sched::DraftSizerConfig> draft_sizer;
+  bool synthetic_acceptance = false;  // only told in the statistics
+  uint64_t seed = 0;                  // of requests that bring none
   // Sequences that may be live at once, waiting ones included; more are refused as overload.
   int32_t max_sequences = 4096;
   // healthy() needs a finished step (or an idle tick) within this time.
@@ -89,6 +94,8 @@ class Engine {
   void take_abort(RequestId id);
   void step(const sched::StepPlan& plan);
   void note_rows(const sched::StepPlan& plan, Clock::time_point now);
+  void note_times(const sched::StepPlan& plan, const runtime::StepOutput& output,
+                  Clock::time_point start);
   void take_extras(const sched::StepPlan& plan, const runtime::StepOutput& output);
   void publish_event(const sched::SequenceEvent& event, const runtime::RowExtras& extras,
                      Clock::time_point now);
@@ -103,6 +110,7 @@ class Engine {
   std::unique_ptr<runtime::ModelRunner> runner_;
   const Tokenizer& tokenizer_;
   sched::Scheduler scheduler_;
+  std::optional<sched::DraftSizer> draft_sizer_;
   std::function<void(const std::string&)> death_handler_;
   std::function<void()> turn_handler_;
 
@@ -112,6 +120,8 @@ class Engine {
   sched::SequenceId next_seq_id_ = 1;
   std::vector<Submission> arrived_;
   std::vector<RequestId> aborted_;
+  sched::StepTimes step_times_;
+  Clock::time_point executed_at_;  // end of the last execute(); zero after a wait for work
   EngineStats logged_;
   Clock::time_point logged_at_;
   bool logged_idle_ = true;

@@ -48,6 +48,7 @@ bool Engine::wait_for_inbox() {
   aborted_.clear();
   std::unique_lock lock(inbox_mutex_);
   if (!scheduler_.has_work()) {
+    executed_at_ = {};
     inbox_ready_.wait_for(lock, kIdleTick, [&] {
       return stopping_ || abort_all_ || !inbox_.empty() || !inbox_aborts_.empty();
     });
@@ -137,8 +138,10 @@ void Engine::take_abort(RequestId id) {
 }
 
 void Engine::step(const sched::StepPlan& plan) {
-  note_rows(plan, Clock::now());
+  const Clock::time_point start = Clock::now();
+  note_rows(plan, start);
   const runtime::StepOutput& output = runner_->execute(plan);
+  if (draft_sizer_.has_value()) note_times(plan, output, start);
   CHECK_EQ(output.rows.size(), plan.rows.size());
   CHECK_EQ(output.extras.size(), plan.rows.size());
   take_extras(plan, output);
@@ -151,12 +154,31 @@ void Engine::step(const sched::StepPlan& plan) {
   }
 }
 
+// What the runner measured, and the time since its last step that went by outside of it.
+void Engine::note_times(const sched::StepPlan& plan, const runtime::StepOutput& output,
+                        Clock::time_point start) {
+  step_times_ = output.times;
+  if (executed_at_ != Clock::time_point{}) {
+    step_times_.other_seconds = seconds_between(executed_at_, start);
+  }
+  executed_at_ = Clock::now();
+  int64_t num_tokens = 0;
+  bool only_decoding = true;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const sched::StepRow& row = plan.rows[i];
+    num_tokens += static_cast<int64_t>(output.rows[i].sampled.size());
+    only_decoding &= row.samples && row.num_tokens == 1 + row.num_draft_tokens;
+  }
+  draft_sizer_->note_step(step_times_, static_cast<int32_t>(num_tokens), only_decoding);
+}
+
 void Engine::note_rows(const sched::StepPlan& plan, Clock::time_point now) {
   std::lock_guard lock(stats_mutex_);
   ++stats_.num_steps;
   stats_.iteration_tokens.observe(plan.num_tokens);
   for (const sched::StepRow& row : plan.rows) {
     LiveSequence& sequence = *sequences_.at(row.seq_id);
+    if (row.samples) ++stats_.draft_lengths[static_cast<size_t>(row.num_drafts_to_propose)];
     if (sequence.was_scheduled) continue;
     sequence.was_scheduled = true;
     sequence.scheduled = now;
@@ -339,6 +361,7 @@ void Engine::refresh_gauges() {
   stats_.prefix_cache_queries = scheduler.prefix_cache_queries;
   stats_.prefix_cache_hits = scheduler.prefix_cache_hits;
   stats_.num_preemptions = scheduler.num_preemptions;
+  if (draft_sizer_.has_value()) stats_.draft_account = draft_sizer_->account();
 }
 
 void Engine::log_stats(Clock::time_point now) {
@@ -351,6 +374,8 @@ void Engine::log_stats(Clock::time_point now) {
   log::write(level, stats_log_line(logged_, current, seconds));
   const std::string drafts = spec_decode_log_line(logged_, current, seconds);
   if (!drafts.empty()) log::write(level, drafts);
+  const std::string lengths = draft_length_log_line(logged_, current);
+  if (!lengths.empty()) log::write(level, lengths);
   logged_ = std::move(current);
   logged_at_ = now;
   logged_idle_ = idle;

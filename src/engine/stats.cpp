@@ -44,6 +44,7 @@ std::vector<double> one_two_five_buckets(int64_t max) {
 EngineStats::EngineStats(int32_t max_model_len, int32_t speculative_tokens)
     : num_speculative_tokens(speculative_tokens),
       accepted_per_position(static_cast<size_t>(speculative_tokens), 0),
+      draft_lengths(static_cast<size_t>(speculative_tokens) + 1, 0),
       iteration_tokens(kIterationTokens),
       time_to_first_token(kFirstTokenSeconds),
       inter_token_latency(kTokenSeconds),
@@ -94,6 +95,39 @@ std::string spec_decode_log_line(const EngineStats& before, const EngineStats& n
       1.0 + share(accepted, drafts), static_cast<double>(accepted) / seconds,
       static_cast<double>(drafted) / seconds, accepted, drafted, per_position,
       share(accepted, drafted) * 100.0);
+}
+
+std::string draft_length_log_line(const EngineStats& before, const EngineStats& now) {
+  if (now.num_speculative_tokens == 0) return "";
+  int64_t total = 0;
+  double drafts = 0;
+  for (size_t k = 0; k < now.draft_lengths.size(); ++k) {
+    const int64_t times = now.draft_lengths[k] - before.draft_lengths[k];
+    total += times;
+    drafts += static_cast<double>(times) * static_cast<double>(k);
+  }
+  if (total == 0) return "";
+  std::string line = fmt::format("Draft lengths: mean {:.2f}", drafts / static_cast<double>(total));
+  for (size_t k = 0; k < now.draft_lengths.size(); ++k) {
+    const int64_t times = now.draft_lengths[k] - before.draft_lengths[k];
+    if (times > 0) line += fmt::format(", {}: {:.1f}%", k, share(times, total) * 100.0);
+  }
+  const sched::DraftAccount& account = now.draft_account;
+  const double seconds = account.seconds - before.draft_account.seconds;
+  if (account.fixed_seconds.empty() || seconds <= 0) return line;
+  const auto fixed_seconds = [&](size_t k) {
+    const std::vector<double>& earlier = before.draft_account.fixed_seconds;
+    return account.fixed_seconds[k] - (k < earlier.size() ? earlier[k] : 0);
+  };
+  size_t best = 0;
+  for (size_t k = 1; k < account.fixed_seconds.size(); ++k) {
+    if (fixed_seconds(k) < fixed_seconds(best)) best = k;
+  }
+  line += fmt::format(
+      "; steps that only decode took {:.2f} s, by measured costs and acceptance {:.2f} s with "
+      "none, {:.2f} s with {} throughout, the best fixed length",
+      seconds, fixed_seconds(0), fixed_seconds(best), best);
+  return line;
 }
 
 }  // namespace eyrie::engine

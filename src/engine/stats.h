@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "sched/draft_sizer.h"
+
 namespace eyrie::engine {
 
 // Cumulative buckets are made when printed; counts[i] is of values <= bounds[i] and above the bound
@@ -57,6 +59,10 @@ struct EngineStats {
   int64_t num_draft_tokens = 0;
   int64_t num_accepted_tokens = 0;
   std::vector<int64_t> accepted_per_position;
+  // Sequences x steps by the number of drafts they were told to propose, [K + 1].
+  std::vector<int64_t> draft_lengths;
+  sched::DraftAccount draft_account;
+  bool synthetic_acceptance = false;  // drafts are accepted by chance: the text is nonsense
 
   Histogram iteration_tokens;
   Histogram time_to_first_token;
@@ -77,5 +83,8 @@ struct EngineStats {
 // was drafted.
 std::string stats_log_line(const EngineStats& before, const EngineStats& now, double seconds);
 std::string spec_decode_log_line(const EngineStats& before, const EngineStats& now, double seconds);
+// Draft lengths as chosen, and how decoding compares with the best fixed length; empty when there
+// is no speculation or nothing was decoded.
+std::string draft_length_log_line(const EngineStats& before, const EngineStats& now);
 
 }  // namespace eyrie::engine

@@ -57,7 +57,11 @@ class ServingLoop {
     return answers;
   }
 
-  void set_draft_policy(sched::DraftPolicy* policy) { scheduler_.set_draft_policy(policy); }
+  // Told of every step, as the engine does it.
+  void set_draft_policy(sched::DraftPolicy* policy) {
+    draft_policy_ = policy;
+    scheduler_.set_draft_policy(policy);
+  }
 
   // Counts what execute() allocates, with a counter of the test's own.
   void watch_allocations(int64_t (*counter)()) { allocation_counter_ = counter; }
@@ -75,6 +79,9 @@ class ServingLoop {
     const int64_t before = allocation_counter_ == nullptr ? 0 : allocation_counter_();
     const StepOutput& output = runner_.execute(plan);
     if (allocation_counter_ != nullptr) num_allocations_ += allocation_counter_() - before;
+    if (draft_policy_ != nullptr) {
+      draft_policy_->note_step(output.times, 1, /*only_decoding=*/false);
+    }
     for (size_t r = 0; r < plan.rows.size(); ++r) {
       const sched::SequenceId seq_id = plan.rows[r].seq_id;
       Answer& answer = answers[index.at(seq_id)];
@@ -105,6 +112,7 @@ class ServingLoop {
 
   Runner& runner_;
   sched::Scheduler scheduler_;
+  sched::DraftPolicy* draft_policy_ = nullptr;
   sched::SequenceId next_id_ = 0;
   int64_t (*allocation_counter_)() = nullptr;
   int64_t num_allocations_ = 0;

@@ -28,7 +28,7 @@ DraftSizer::DraftSizer(const DraftSizerConfig& config)
       costs_(config.costs),
       acceptance_(config.num_speculative_tokens) {
   CHECK_GE(max_drafts_, 1);
-  account_.fixed_seconds.resize(static_cast<size_t>(max_drafts_) + 1);
+  if (config.keeps_account) account_.fixed_seconds.resize(static_cast<size_t>(max_drafts_) + 1);
   depth_counts_.resize(static_cast<size_t>(max_drafts_));
   equal_rates_.resize(static_cast<size_t>(max_drafts_) + 1);
 }
@@ -232,7 +232,7 @@ void DraftSizer::note_finished(int32_t num_generated) {
 
 void DraftSizer::note_step(const StepTimes& times, int32_t num_tokens, bool only_decoding) {
   costs_.observe(times);
-  if (!only_decoding || num_tokens == 0) return;
+  if (!only_decoding || num_tokens == 0 || account_.fixed_seconds.empty()) return;
   account_.num_tokens += num_tokens;
   account_.seconds += times.total_seconds();
   for (size_t k = 0; k < account_.fixed_seconds.size(); ++k) {

@@ -31,6 +31,9 @@ namespace eyrie::sched {
 struct DraftSizerConfig {
   int32_t num_speculative_tokens = 1;  // K
   StepCosts costs = {};                // from the calibration
+  // False where a proposer may have nothing to propose: what a fixed length would have given is not
+  // known then.
+  bool keeps_account = true;
 };
 
 // What decoding took, beside what it would have taken with each fixed number of drafts, by costs
@@ -38,7 +41,7 @@ struct DraftSizerConfig {
 struct DraftAccount {
   int64_t num_tokens = 0;
   double seconds = 0;
-  std::vector<double> fixed_seconds;  // [K + 1], for the same tokens
+  std::vector<double> fixed_seconds;  // [K + 1], for the same tokens; empty: not kept
 };
 
 class DraftSizer final : public DraftPolicy {

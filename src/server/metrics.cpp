@@ -85,7 +85,8 @@ class EngineWriter {
   void counter_family(const char* name, const char* help) {
     writer_.family(full(name) + "_total", "counter", help);
   }
-  void counter_sample(const char* name, const std::string& label, int64_t value) {
+  template <typename Value>
+  void counter_sample(const char* name, const std::string& label, Value value) {
     writer_.sample(full(name) + "_total", label.empty() ? labels_ : labels_ + "," + label, value);
   }
   void histogram(const char* name, const char* help, const Histogram& histogram) {
@@ -94,10 +95,36 @@ class EngineWriter {
   }
 
  private:
-  static std::string full(const char* name) { return std::string("vllm:") + name; }
+  // A name is vLLM's unless it brings another prefix.
+  static std::string full(const std::string& name) {
+    return name.find(':') == name.npos ? "vllm:" + name : name;
+  }
   Writer& writer_;
   std::string labels_;
 };
+
+// What vLLM does not have.
+void write_draft_lengths(EngineWriter& out, const EngineStats& stats) {
+  out.counter_family("eyrie:draft_lengths", "Sequences x steps by drafts asked for.");
+  for (size_t k = 0; k < stats.draft_lengths.size(); ++k) {
+    out.counter_sample("eyrie:draft_lengths", fmt::format("length=\"{}\"", k),
+                       stats.draft_lengths[k]);
+  }
+  out.gauge("eyrie:synthetic_acceptance", "1: acceptance is made up, and so is the text.",
+            stats.synthetic_acceptance ? 1 : 0);
+  const sched::DraftAccount& account = stats.draft_account;
+  if (account.fixed_seconds.empty()) return;
+  out.counter("eyrie:decode_tokens", "Tokens of steps that only decode.", account.num_tokens);
+  out.counter_family("eyrie:decode_seconds", "Seconds that these steps took.");
+  out.counter_sample("eyrie:decode_seconds", "", account.seconds);
+  out.counter_family("eyrie:decode_fixed_length_seconds",
+                     "Seconds they would have taken with this many drafts throughout, by costs and "
+                     "acceptance as measured.");
+  for (size_t k = 0; k < account.fixed_seconds.size(); ++k) {
+    out.counter_sample("eyrie:decode_fixed_length_seconds", fmt::format("length=\"{}\"", k),
+                       account.fixed_seconds[k]);
+  }
+}
 
 void write_engine(EngineWriter& out, const EngineStats& stats) {
   out.gauge("num_requests_running", "Sequences in the running batch.", stats.num_running);
@@ -144,6 +171,7 @@ void write_engine(EngineWriter& out, const EngineStats& stats) {
       out.counter_sample("spec_decode_num_accepted_tokens_per_pos",
                          fmt::format("position=\"{}\"", i), stats.accepted_per_position[i]);
     }
+    write_draft_lengths(out, stats);
   }
   out.histogram("iteration_tokens_total", "Tokens computed in a step.", stats.iteration_tokens);
   out.histogram("time_to_first_token_seconds", "From arrival to the first token.",

@@ -1,13 +1,14 @@
 """Speculation, batching, chunking and prefix caching never change what a user gets: the same bytes
-from {no draft, BF16 draft, FP8 draft} x {alone, with 15 others} x {chunks of 16, 256, whole prompts}
-x {prefix cache cold, warm, off}; a seeded sampled request likewise."""
+from {no draft, BF16 draft, FP8 draft, drafts as many as pay, drafts looked up in the text} x {alone,
+with 15 others} x {chunks of 16, 256, whole prompts} x {prefix cache cold, warm, off}; a seeded sampled
+request likewise."""
 
 import concurrent.futures
 import json
 import unittest
 
 import harness
-from harness import DRAFT, ROOT, TARGET, Server, spec
+from harness import DRAFT, ROOT, TARGET, Server, ngram, spec
 
 
 def prompts(count: int) -> list:
@@ -52,10 +53,12 @@ class ExactTest(unittest.TestCase):
         self.assertGreater(len({text for text, _, _ in expected}), len(bodies) * 3 // 4)
         of = {id(body): answer for body, answer in zip(bodies, expected)}
         drafts = {"no draft": [], "BF16 draft": spec(DRAFT),
-                  "FP8 draft": spec(harness.quantized("kimi-k2.5-nano-eagle3-fp8"))}
+                  "FP8 draft": spec(harness.quantized("kimi-k2.5-nano-eagle3-fp8")),
+                  "adaptive": spec(DRAFT, adaptive=True), "n-gram": ngram(4, prompt_lookup_min=1, prompt_lookup_max=3)}
         for draft, draft_args in drafts.items():
-            for chunk in ("16", "256", "4096") if harness.SLOW == 1 else ("16",):
-                for cache in ("on", "off") if harness.SLOW == 1 else ("on",):
+            few = harness.SLOW > 1 or draft in ("adaptive", "n-gram")
+            for chunk in ("16",) if few else ("16", "256", "4096"):
+                for cache in ("on",) if few else ("on", "off"):
                     args = [*draft_args, "--max-num-batched-tokens", chunk]
                     args += ["--no-enable-prefix-caching"] if cache == "off" else []
                     with self.subTest(draft=draft, chunk=chunk, cache=cache), Server(*args) as server:
@@ -65,7 +68,10 @@ class ExactTest(unittest.TestCase):
                         hits = server.metric("vllm:prefix_cache_hits_total")
                         (self.assertGreater if cache == "on" else self.assertEqual)(hits, 0)
                         drafts_made = server.metric("vllm:spec_decode_num_drafts_total")
-                        (self.assertEqual if draft == "no draft" else self.assertGreater)(drafts_made, 0)
+                        if draft not in ("adaptive", "n-gram"):
+                            (self.assertEqual if draft == "no draft" else self.assertGreater)(drafts_made, 0)
+                        chosen = server.metric("eyrie:draft_lengths_total")
+                        (self.assertEqual if draft == "no draft" else self.assertGreater)(chosen, 0)
 
     def test_an_fp8_cache_is_as_exact(self):
         bodies = requests()[:6]

@@ -36,8 +36,14 @@ def quantized(name: str) -> pathlib.Path:
     return out
 
 
-def spec(model, num_tokens: int = 6) -> list:
-    config = {"model": str(model), "method": "eagle3", "num_speculative_tokens": num_tokens}
+def spec(model, num_tokens: int = 6, **more) -> list:
+    """A fixed number of drafts, so that a test of drafts meets some whatever they cost on this machine."""
+    config = {"model": str(model), "method": "eagle3", "num_speculative_tokens": num_tokens, "adaptive": False, **more}
+    return ["--speculative-config", json.dumps(config)]
+
+
+def ngram(num_tokens: int = 6, **more) -> list:
+    config = {"method": "ngram", "num_speculative_tokens": num_tokens, **more}
     return ["--speculative-config", json.dumps(config)]
 
 

@@ -162,6 +162,10 @@ class StartTest(unittest.TestCase):
         config = json.dumps({"method": "crystal_ball", "model": str(DRAFT), "num_speculative_tokens": 3})
         self.refuses(TARGET, "--speculative-config", config, says="crystal_ball")
 
+    def test_made_up_acceptance_of_a_real_model(self):
+        config = spec(DRAFT, 3, rejection_sample_method="synthetic", synthetic_acceptance_length=2)
+        self.refuses(TARGET, *config, says=["synthetic", "--load-format dummy"])
+
     # Flags
 
     def test_unknown_flag(self):

@@ -41,7 +41,7 @@ class TutorialTest(unittest.TestCase):
                 server.terminate()
                 self.assertEqual(server.wait(60), 0)
             self.assertIn("Serving Benchmark Result", bench.stdout)
-            self.assertIn("Acceptance length", bench.stdout)
+            self.assertIn("Mean draft length", bench.stdout)
             for level in (1, 4):
                 result = json.loads(pathlib.Path(results, f"{level}.json").read_text())
                 self.assertEqual(result["completed"], 2 * level)

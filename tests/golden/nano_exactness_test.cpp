@@ -9,7 +9,10 @@
 
 #include "model/testing.h"
 #include "quantize/quantize.h"
+#include "runtime/step_calibration.h"
 #include "runtime/testing.h"
+#include "sched/draft_sizer.h"
+#include "sched/testing.h"
 #include "tokenizer/tokenizer.h"
 
 namespace eyrie::runtime {
@@ -139,6 +142,61 @@ TEST_P(NanoExactnessTest, SameTextHoweverItIsServed) {
     // Both outcomes of verification were seen.
     EXPECT_GT(num_accepted, 100);
     EXPECT_GT(num_rejected, 100);
+  }
+}
+
+// The same text whatever number of drafts is chosen: at random, or by the sizer on its own
+// measurements of this machine, and with drafts looked up in the text.
+TEST_P(NanoExactnessTest, SameTextWhateverNumberOfDraftsIsChosen) {
+  SamplingParams params;
+  params.temperature = GetParam().sampled ? 0.8 : 0.0;
+  params.seed = 20261130;
+  params.max_tokens = 48;
+  params.ignore_eos = true;
+  const std::vector<Request> requests = crowd(params);
+
+  std::vector<std::vector<TokenId>> expected;
+  for (const std::string who : {"", "eagle3", "ngram"}) {
+    RunnerConfig config;
+    config.model = GetParam().mxfp4 ? quantized().path() + "/target-mxfp4" : kTarget;
+    if (who == "eagle3") config.draft = kDraft;
+    if (who == "ngram") config.ngram = NgramConfig{.min_length = 1, .max_length = 3};
+    Runner runner(config);
+    runner.allocate_kv(kNumBlocks, kBlockSize);
+    runner.kv().poison();
+    const int32_t num_drafts = who.empty() ? 0 : 6;
+    sched::testing::RandomDrafts random(7);
+    sched::DraftSizer sizer(
+        {.num_speculative_tokens = std::max(1, num_drafts),
+         .costs = calibrate_steps(
+             runner, {.num_speculative_tokens = std::max(1, num_drafts), .max_num_seqs = 16})});
+    for (sched::DraftPolicy* policy :
+         {static_cast<sched::DraftPolicy*>(&random), static_cast<sched::DraftPolicy*>(&sizer)}) {
+      for (const int32_t chunk : {kWhole, 16}) {
+        SCOPED_TRACE(
+            fmt::format("'{}', chunk {}, {}", who, chunk, policy == &random ? "random" : "sized"));
+        sched::SchedulerConfig scheduler;
+        scheduler.max_num_seqs = 16;
+        scheduler.max_num_batched_tokens = chunk;
+        scheduler.max_model_len = 2304;
+        scheduler.block_size = kBlockSize;
+        scheduler.num_blocks = kNumBlocks;
+        scheduler.num_speculative_tokens = num_drafts;
+        scheduler.draft_keeps_kv = !config.draft.empty();
+        ServingLoop loop(runner, scheduler);
+        if (num_drafts > 0) loop.set_draft_policy(policy);
+        for (const char* cache : {"cold", "warm"}) {
+          std::vector<std::vector<TokenId>> texts;
+          for (const Answer& answer : loop.serve(requests)) texts.push_back(answer.tokens);
+          if (expected.empty()) expected = texts;
+          ASSERT_EQ(texts, expected) << cache;
+        }
+        if (policy == &random && who == "eagle3") {
+          EXPECT_GT(loop.num_accepted(), 20);
+        }
+      }
+      if (who.empty()) break;
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "fake_model.h"
 #include "sched/scheduler.h"
+#include "sched/testing.h"
 
 namespace eyrie::sim {
 namespace {
@@ -34,7 +35,8 @@ struct SimConfig {
   int32_t max_generated = 60;
   bool priorities = false;
   bool vary_draft_limit = false;
-  bool is_tight = false;  // blocks run out often
+  bool random_drafts = false;  // of any number for each sequence
+  bool is_tight = false;       // blocks run out often
 };
 
 void PrintTo(const SimConfig& config, std::ostream* out) { *out << config.name; }
@@ -74,7 +76,10 @@ class Simulation {
         random_(seed),
         scheduler_(config.scheduler),
         model_(scheduler_.pool(), config.draft_accuracy,
-               config.scheduler.num_speculative_tokens > 0 && config.scheduler.draft_keeps_kv) {}
+               config.scheduler.num_speculative_tokens > 0 && config.scheduler.draft_keeps_kv),
+        drafts_(seed) {
+    if (config.random_drafts) scheduler_.set_draft_policy(&drafts_);
+  }
 
   void run(int64_t num_steps) {
     for (step_ = 0; step_ < num_steps; ++step_) step(/*arrivals=*/true);
@@ -245,6 +250,7 @@ class Simulation {
   std::mt19937_64 random_;
   Scheduler scheduler_;
   FakeModel model_;
+  sched::testing::RandomDrafts drafts_;
   std::map<SequenceId, Live> live_;
   std::vector<std::vector<TokenId>> history_;
   SequenceId next_id_ = 1;
@@ -320,6 +326,7 @@ const SimConfig kConfigs[] = {
      .max_prompt = 40,
      .max_generated = 30,
      .vary_draft_limit = true,
+     .random_drafts = true,
      .is_tight = true},
     {.name = "one_sequence_fills_the_pool",
      .scheduler = {.max_num_seqs = 4,

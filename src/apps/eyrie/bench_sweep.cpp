@@ -14,6 +14,7 @@
 #include "base/human.h"
 #include "base/mapped_file.h"
 #include "base/version.h"
+#include "bench/draft_sizing.h"
 #include "bench/html_report.h"
 #include "bench/machine.h"
 #include "bench/progress_line.h"
@@ -319,6 +320,11 @@ int run_bench_sweep(const std::vector<std::string>& args) {
     verdicts = bench::judge(*reference, setup.result, setup.verdicts);
     fmt::print("\nBeside {} ({}):\n{}", reference->title, reference->source_url,
                bench::verdict_text(verdicts));
+  }
+  if (const auto lines = bench::draft_sizing_sentences(setup.result); !lines.empty()) {
+    fmt::print("\nDraft lengths:\n");
+    for (const auto& line : lines) fmt::print("{}\n", line);
+    fmt::print("{}", bench::verdict_text(bench::judge_draft_sizing(setup.result)));
   }
   for (const auto& warning : bench::sweep_warnings(setup.result)) {
     fmt::print("WARNING: {}\n", warning);

@@ -36,7 +36,7 @@ int64_t integer_in(const ParsedFlags& flags, std::string_view name, int64_t abse
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 // Keys of vLLM's speculative config that change nothing here.
-constexpr std::array<std::string_view, 12> kIgnoredSpeculativeKeys = {
+constexpr std::array<std::string_view, 11> kIgnoredSpeculativeKeys = {
     "quantization",
     "revision",
     "code_revision",
@@ -47,7 +47,6 @@ constexpr std::array<std::string_view, 12> kIgnoredSpeculativeKeys = {
     "enforce_eager",
     "disable_padded_drafter_batch",
     "use_local_argmax_reduction",
-    "adaptive",
     "disable_by_batch_size"};
 
 bool looks_like_eagle3(const std::string& model) {
@@ -94,6 +93,19 @@ void take_device(const ParsedFlags& flags, ServeConfig& config) {
   config.runner.num_threads = static_cast<int>(integer_in(flags, "cpu-threads", 0, 0, 1024));
 }
 
+void take_draft(const SpeculativeConfig& speculative, runtime::RunnerConfig& runner) {
+  if (!speculative.model.empty()) {
+    runner.draft = checkpoint::resolve_model_path(speculative.model);
+  }
+  runner.ngram = speculative.ngram;
+  runner.synthetic_acceptance = speculative.synthetic_acceptance;
+  if (!speculative.synthetic_acceptance.empty() && !runner.load_dummy) {
+    fail(
+        "--speculative-config: rejection_sample_method is 'synthetic', which makes the text up; it "
+        "is for measuring with --load-format dummy only");
+  }
+}
+
 void take_weights(const ParsedFlags& flags, ServeConfig& config) {
   const std::string format = flags.string("load-format", "auto");
   check_one_of("load-format", format,
@@ -108,9 +120,7 @@ void take_weights(const ParsedFlags& flags, ServeConfig& config) {
                              : activation == "off"   ? ops::ActivationQuantization::kOff
                                                      : ops::ActivationQuantization::kInt8;
   config.speculative = parse_speculative_config(flags.json("speculative-config"));
-  if (config.speculative) {
-    config.runner.draft = checkpoint::resolve_model_path(config.speculative->model);
-  }
+  if (config.speculative) take_draft(*config.speculative, config.runner);
   const std::string dtype = flags.string("dtype", "auto");
   check_one_of(
       "dtype", dtype,
@@ -210,16 +220,86 @@ void take_server(const ParsedFlags& flags, ServeConfig& config) {
   config.override_generation_config = flags.json("override-generation-config");
 }
 
+int32_t count_key(const nlohmann::json& json, const char* key, int32_t absent) {
+  const auto it = json.find(key);
+  if (it == json.end() || it->is_null()) return absent;
+  if (!it->is_number_integer() || it->get<int64_t>() < 1 || it->get<int64_t>() > 1024) {
+    fail("--speculative-config: {} is {}; it takes a whole number from 1 to 1024", key, it->dump());
+  }
+  return it->get<int32_t>();
+}
+
+// Both 5 when neither is given, else the missing one equals the other, as in vLLM.
+runtime::NgramConfig ngram_config(const nlohmann::json& json) {
+  const int32_t most = count_key(json, "prompt_lookup_max", 0);
+  const int32_t least = count_key(json, "prompt_lookup_min", 0);
+  runtime::NgramConfig config;
+  if (most > 0 || least > 0) {
+    config.max_length = most > 0 ? most : least;
+    config.min_length = least > 0 ? least : most;
+  }
+  if (config.min_length > config.max_length) {
+    fail("--speculative-config: prompt_lookup_min is {}; it takes at most prompt_lookup_max, {}",
+         config.min_length, config.max_length);
+  }
+  return config;
+}
+
+// The chances themselves, or those of equally good drafts that give a mean acceptance length.
+std::vector<double> synthetic_rates(const nlohmann::json& json, int32_t num_drafts) {
+  const auto rates = json.find("synthetic_acceptance_rates");
+  const auto length = json.find("synthetic_acceptance_length");
+  if ((rates == json.end()) == (length == json.end())) {
+    fail(
+        "--speculative-config: rejection_sample_method synthetic needs one of "
+        "synthetic_acceptance_rates and synthetic_acceptance_length");
+  }
+  std::vector<double> out;
+  if (rates != json.end()) {
+    double before = 1;
+    bool good = rates->is_array() && static_cast<int32_t>(rates->size()) == num_drafts;
+    for (size_t j = 0; good && j < rates->size(); ++j) {
+      good = (*rates)[j].is_number();
+      if (good) out.push_back((*rates)[j].get<double>());
+      good = good && out.back() >= 0 && out.back() <= before;
+      if (good) before = out.back();
+    }
+    if (!good) {
+      fail(
+          "--speculative-config: synthetic_acceptance_rates is {}; it takes {} chances from 1 to 0 "
+          "that never rise",
+          rates->dump(), num_drafts);
+    }
+    return out;
+  }
+  if (!length->is_number() || length->get<double>() < 1 || length->get<double>() > num_drafts + 1) {
+    fail("--speculative-config: synthetic_acceptance_length is {}; it takes 1 to {}",
+         length->dump(), num_drafts + 1);
+  }
+  const double wanted = length->get<double>();
+  const auto mean_length = [&](double chance) {
+    double total = 1, survival = 1;
+    for (int32_t j = 0; j < num_drafts; ++j) total += survival *= chance;
+    return total;
+  };
+  double low = 0, high = 1;  // grows with the chance
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (mean_length(middle) < wanted ? low : high) = middle;
+  }
+  double survival = 1;
+  for (int32_t j = 0; j < num_drafts; ++j) out.push_back(survival *= high);
+  return out;
+}
+
 }  // namespace
 
 std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& json) {
   if (json.is_null()) return std::nullopt;
-  static constexpr std::array<std::string_view, 6> kKeys = {"method",
-                                                            "model",
-                                                            "num_speculative_tokens",
-                                                            "draft_tensor_parallel_size",
-                                                            "rejection_sample_method",
-                                                            "draft_sample_method"};
+  static constexpr auto kKeys = std::to_array<std::string_view>(
+      {"method", "model", "num_speculative_tokens", "adaptive", "prompt_lookup_max",
+       "prompt_lookup_min", "draft_tensor_parallel_size", "rejection_sample_method",
+       "synthetic_acceptance_rates", "synthetic_acceptance_length", "draft_sample_method"});
   for (const auto& [key, value] : json.items()) {
     const bool known = std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() ||
                        std::find(kIgnoredSpeculativeKeys.begin(), kIgnoredSpeculativeKeys.end(),
@@ -231,10 +311,13 @@ std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& 
   config.model = string_key(json, "model");
   std::string method = string_key(json, "method");
   if (method.empty() && looks_like_eagle3(config.model)) method = "eagle3";
-  if (method != "eagle3") {
-    fail("--speculative-config: method is '{}'; it takes eagle3", method);
+  if (method != "eagle3" && method != "ngram") {
+    fail("--speculative-config: method is '{}'; it takes eagle3 or ngram", method);
   }
-  if (config.model.empty()) {
+  if (method == "ngram") {
+    config.ngram = ngram_config(json);
+    config.model.clear();
+  } else if (config.model.empty()) {
     fail("--speculative-config: method eagle3 needs \"model\", the draft's folder or id");
   }
   const auto count = json.find("num_speculative_tokens");
@@ -248,9 +331,17 @@ std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& 
     fail("--speculative-config: draft_tensor_parallel_size is {}; it takes 1 (the target's)",
          ranks);
   }
-  if (const std::string rejection = string_key(json, "rejection_sample_method");
-      !rejection.empty() && rejection != "standard") {
-    fail("--speculative-config: rejection_sample_method is '{}'; it takes standard", rejection);
+  const auto adaptive = json.find("adaptive");
+  if (adaptive != json.end() && !adaptive->is_boolean()) {
+    fail("--speculative-config: adaptive is {}; it takes true or false", adaptive->dump());
+  }
+  config.adaptive = adaptive == json.end() || adaptive->get<bool>();
+  const std::string rejection = string_key(json, "rejection_sample_method");
+  if (rejection == "synthetic") {
+    config.synthetic_acceptance = synthetic_rates(json, config.num_speculative_tokens);
+  } else if (!rejection.empty() && rejection != "standard") {
+    fail("--speculative-config: rejection_sample_method is '{}'; it takes standard or synthetic",
+         rejection);
   }
   if (const std::string sampling = string_key(json, "draft_sample_method");
       !sampling.empty() && sampling != "greedy") {

@@ -16,10 +16,15 @@
 
 namespace eyrie::apps {
 
-// --speculative-config: an EAGLE-3 draft and how many tokens it proposes a step.
+// --speculative-config: who proposes tokens, and how many a step.
 struct SpeculativeConfig {
-  std::string model;
-  int32_t num_speculative_tokens = 0;
+  std::string model;                          // of an EAGLE-3 draft; empty: n-gram look-up
+  std::optional<runtime::NgramConfig> ngram;  // method ngram
+  int32_t num_speculative_tokens = 0;         // the most; with adaptive off, the number
+  bool adaptive = true;
+  // Chances that draft j and all before it are accepted, whatever the target says; empty: the
+  // truth.
+  std::vector<double> synthetic_acceptance;
 };
 
 struct ServeConfig {

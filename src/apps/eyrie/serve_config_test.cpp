@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "apps/eyrie/serve_flags.h"
@@ -54,6 +55,68 @@ TEST(SpeculativeConfig, NamesTheKeyOfAMistake) {
       error_of(
           {{"method", "eagle3"}, {"model", "m"}, {"num_speculative_tokens", 1}, {"colour", 1}}),
       HasSubstr("'colour'"));
+}
+
+TEST(SpeculativeConfig, DraftsSizeThemselvesUnlessTold) {
+  json config = {{"method", "eagle3"}, {"model", "m"}, {"num_speculative_tokens", 3}};
+  EXPECT_TRUE(parse_speculative_config(config)->adaptive);
+  config["adaptive"] = false;
+  EXPECT_FALSE(parse_speculative_config(config)->adaptive);
+  config["adaptive"] = 1;
+  EXPECT_THAT(error_of(config), HasSubstr("adaptive is 1; it takes true or false"));
+}
+
+TEST(SpeculativeConfig, NgramTakesVllmsKeys) {
+  const auto lengths = [](const json& more) {
+    json config = {{"method", "ngram"}, {"num_speculative_tokens", 4}};
+    config.update(more);
+    const auto parsed = parse_speculative_config(config);
+    EXPECT_TRUE(parsed->model.empty());
+    return std::pair(parsed->ngram->min_length, parsed->ngram->max_length);
+  };
+  EXPECT_EQ(lengths(json::object()), std::pair(5, 5));
+  EXPECT_EQ(lengths({{"prompt_lookup_max", 3}}), std::pair(3, 3));
+  EXPECT_EQ(lengths({{"prompt_lookup_min", 2}}), std::pair(2, 2));
+  EXPECT_EQ(lengths({{"prompt_lookup_min", 2}, {"prompt_lookup_max", 4}, {"model", "ngram"}}),
+            std::pair(2, 4));
+  const json wrong = {{"method", "ngram"}, {"num_speculative_tokens", 4}};
+  json config = wrong;
+  config.update({{"prompt_lookup_min", 4}, {"prompt_lookup_max", 2}});
+  EXPECT_THAT(error_of(config), HasSubstr("prompt_lookup_min is 4; it takes at most"));
+  config = wrong;
+  config["prompt_lookup_max"] = 0;
+  EXPECT_THAT(error_of(config), HasSubstr("prompt_lookup_max is 0"));
+}
+
+TEST(SpeculativeConfig, SyntheticAcceptanceByLengthOrByRates) {
+  const auto config = [](int drafts, const json& more) {
+    json out = {{"model", "m-eagle3"},
+                {"num_speculative_tokens", drafts},
+                {"rejection_sample_method", "synthetic"}};
+    out.update(more);
+    return out;
+  };
+  for (const double length : {1.0, 2.5, 3.62, 6.99}) {
+    const auto rates =
+        parse_speculative_config(config(6, {{"synthetic_acceptance_length", length}}))
+            ->synthetic_acceptance;
+    ASSERT_EQ(rates.size(), 6u);
+    double total = 1;
+    for (size_t j = 0; j < 6; ++j) {
+      total += rates[j];
+      EXPECT_NEAR(rates[j], std::pow(rates[0], static_cast<double>(j + 1)), 1e-9);
+    }
+    EXPECT_NEAR(total, length, 1e-6);
+  }
+  EXPECT_EQ(parse_speculative_config(config(2, {{"synthetic_acceptance_rates", {0.9, 0.4}}}))
+                ->synthetic_acceptance,
+            (std::vector<double>{0.9, 0.4}));
+  EXPECT_THAT(error_of(config(2, {{"synthetic_acceptance_rates", {0.4, 0.9}}})),
+              HasSubstr("2 chances from 1 to 0 that never rise"));
+  EXPECT_THAT(error_of(config(2, {{"synthetic_acceptance_rates", {0.4}}})), HasSubstr("2 chances"));
+  EXPECT_THAT(error_of(config(2, {{"synthetic_acceptance_length", 3.5}})),
+              HasSubstr("is 3.5; it takes 1 to 3"));
+  EXPECT_THAT(error_of(config(2, json::object())), HasSubstr("needs one of"));
 }
 
 TEST(ServeFlags, NamesAndAliasesAreUnique) {

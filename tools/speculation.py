@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""What drafts bring at each concurrency: no draft, every fixed length, and lengths that size themselves.
+
+All servers are up at once and take turns, at every concurrency and in every round, so that a machine that slows
+down slows them all; the table shows medians of output tokens per second. The answers must be the same everywhere.
+
+    tools/speculation.py                                   nano in MXFP4, BF16 draft, prompts of nano-mix
+    tools/speculation.py --also fp8,ngram                  more columns that size themselves
+    tools/speculation.py --mini                            mini, dummy weights, synthetic acceptance 3.62
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+EYRIE = os.environ.get("EYRIE", str(ROOT / "build/release/eyrie"))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="build/models/kimi-k2.5-nano-mxfp4")
+    parser.add_argument("--draft", default="models/kimi-k2.5-nano-eagle3")
+    parser.add_argument("--fp8-draft", default="build/models/kimi-k2.5-nano-eagle3-fp8")
+    parser.add_argument("--mini", action="store_true", help="mini's shapes instead of nano")
+    parser.add_argument("--lengths", default="1,2,3,4,5,6", help="fixed draft lengths; the largest is the cap too")
+    parser.add_argument("--also", default="", help="fp8, ngram: columns with another proposer, adaptive")
+    parser.add_argument("--concurrency", default="1,4,16,64")
+    parser.add_argument("--prompts", type=int, default=2, help="per client; at least 24 in all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", help="a file for all results as JSON")
+    return parser.parse_args()
+
+
+class Server:
+    def __init__(self, args, name, speculative):
+        self.name = name
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+        command = [EYRIE, "serve", args.target, "--port", str(self.port), "--host", "127.0.0.1",
+                   "--no-enable-prefix-caching", "--max-model-len", "2304", "--num-gpu-blocks-override", "6000"]
+        command += ["--load-format", "dummy"] if args.mini else []
+        if speculative:
+            command += ["--speculative-config", json.dumps(speculative)]
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, cwd=ROOT)
+
+    def wait(self):
+        for _ in range(1200):
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                sys.exit(f"the server of {self.name} ended:\n{self.log.read()}")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2)
+                return
+            except OSError:
+                time.sleep(0.05)
+        sys.exit(f"the server of {self.name} does not come up")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+
+def measure(args, server, concurrency):
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "result.json")
+        command = [EYRIE, "bench", "serve", "--model", args.target, "--port", str(server.port),
+                   "--num-prompts", str(max(24 if not args.mini else 8, args.prompts * concurrency)),
+                   "--max-concurrency", str(concurrency), "--num-warmups", str(min(concurrency, 8)),
+                   "--temperature", "0", "--save-result", "--result-filename", str(out)]
+        if args.mini:
+            command += ["--dataset-name", "random", "--input-len", "32", "--output-len", "48", "--ignore-eos",
+                        "--tokenizer", "models/kimi-k2.5-nano"]
+        else:
+            command += ["--dataset-name", "custom", "--dataset-path", "data/prompts/nano-mix.jsonl",
+                        "--skip-chat-template"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        if done.returncode != 0:
+            sys.exit(f"bench serve against {server.name}: {done.stdout}{done.stderr}")
+        return json.loads(out.read_text())
+
+
+def columns(args):
+    lengths = [int(k) for k in args.lengths.split(",")]
+    base = {"model": args.draft, "method": "eagle3"}
+    if args.mini:
+        base.update(rejection_sample_method="synthetic")
+
+    def eagle(length, **more):
+        config = {**base, "num_speculative_tokens": length, **more}
+        if args.mini:
+            # Acceptance length 3.62 with the longest draft; a shorter one has the same drafts, fewer of them.
+            rates, survival = [], 1.0
+            for _ in range(length):
+                survival *= args.chance
+                rates.append(survival)
+            config["synthetic_acceptance_rates"] = rates
+        return config
+
+    if args.mini:
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            args.chance = (low + high) / 2
+            mean = 1 + sum(args.chance ** j for j in range(1, max(lengths) + 1))
+            low, high = (args.chance, high) if mean < 3.62 else (low, args.chance)
+    out = {"none": None}
+    out.update({f"K={k}": eagle(k, adaptive=False) for k in lengths})
+    out["adaptive"] = eagle(max(lengths))
+    if "fp8" in args.also:
+        out["adaptive, FP8 draft"] = eagle(max(lengths), model=args.fp8_draft)
+    if "ngram" in args.also:
+        out["adaptive, n-gram"] = {"method": "ngram", "num_speculative_tokens": max(lengths), "prompt_lookup_min": 2,
+                                   "prompt_lookup_max": 4}
+    return out
+
+
+def table(args, results, concurrencies):
+    speed = {key: statistics.median(one["output_throughput"] for one in runs) for key, runs in results.items()}
+    names = list(dict.fromkeys(name for name, _ in results))
+
+    def line(cells):
+        print("| " + " | ".join(cells) + " |")
+
+    line(["output tok/s"] + [f"C={c}" for c in concurrencies])
+    line([":--"] + ["--:"] * len(concurrencies))
+    for name in names:
+        line([name] + [f"{speed[name, c]:.0f} ({speed[name, c] / speed['none', c]:.2f}×)" for c in concurrencies])
+    fixed = {c: max((n for n in names if n.startswith("K=")), key=lambda n: speed[n, c]) for c in concurrencies}
+    for name in (n for n in names if n.startswith("adaptive")):
+        if name != "adaptive, n-gram":
+            line([f"{name} / best fixed length"] +
+                 [f"{speed[name, c] / speed[fixed[c], c]:.2f} ({fixed[c]})" for c in concurrencies])
+        cells = []
+        for c in concurrencies:
+            sizing = [run["eyrie"].get("draft_sizing") for run in results[name, c]]
+            sizing = [one for one in sizing if one and one["fixed_length_tok_s"]]
+            shares = [one["decode_tok_s"] / max(one["fixed_length_tok_s"]) for one in sizing]
+            best = [one["fixed_length_tok_s"].index(max(one["fixed_length_tok_s"])) for one in sizing]
+            mean = [sum(k * share for k, share in enumerate(one["lengths"])) for one in sizing]
+            cells.append(f"{100 * statistics.median(shares):.0f} % of {statistics.mode(best)} drafts, mean "
+                         f"{statistics.median(mean):.2f}" if shares else "-")
+        line([f"{name}: share of the optimum by measured costs and acceptance"] + cells)
+    if args.mini:
+        return
+    for c in concurrencies:
+        prints = {run["eyrie"]["answers_fingerprint"] for name in names for run in results[name, c]}
+        print(f"\nC={c}: " + ("all answers are the same" if len(prints) == 1 else "ANSWERS DIFFER"))
+
+
+def main():
+    args = arguments()
+    if args.mini:
+        args.target, args.draft = "models/kimi-k2.5-mini", "models/kimi-k2.5-mini-eagle3"
+    concurrencies = [int(c) for c in args.concurrency.split(",")]
+    servers = [Server(args, name, config) for name, config in columns(args).items()]
+    results = {(server.name, c): [] for server in servers for c in concurrencies}
+    try:
+        for server in servers:
+            server.wait()
+        for turn in range(args.rounds):
+            for c in concurrencies:
+                # To and fro, so that nobody always goes first.
+                for server in servers if turn % 2 == 0 else reversed(servers):
+                    results[server.name, c].append(measure(args, server, c))
+            print(f"round {turn + 1} of {args.rounds} done", file=sys.stderr)
+    finally:
+        for server in servers:
+            server.stop()
+    if args.out:
+        rows = [{"column": name, "concurrency": c, "runs": runs} for (name, c), runs in results.items()]
+        pathlib.Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
+    table(args, results, concurrencies)
+
+
+if __name__ == "__main__":
+    main()
