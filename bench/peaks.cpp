@@ -137,7 +137,7 @@ Peaks measure_peaks(ThreadPool& pool) {
   peaks.int8_ops_per_s =
       rate([](float* sink) { return HWY_DYNAMIC_DISPATCH(int8_dots_here)(kRounds, sink); });
 
-  Buffer memory(static_cast<size_t>(kBytes));
+  const Buffer memory = Buffer::for_weights(static_cast<size_t>(kBytes));  // as weights lie
   std::fill_n(memory.as<uint32_t>(), kBytes / 4, 1u);
   const double read_seconds = best_seconds(threads, [&] {
     pool.run(threads, [&](int64_t i, int) {

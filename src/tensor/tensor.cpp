@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "base/math.h"
+#include "tensor/slabs.h"
 
 namespace eyrie {
 namespace {
@@ -98,12 +99,28 @@ Tensor Tensor::split_last(int64_t outer, int64_t inner) const {
 }
 
 Buffer::Buffer(size_t bytes) : data_(aligned_new(bytes)), bytes_(bytes) {}
-Buffer::~Buffer() { std::free(data_); }
+Buffer Buffer::for_weights(size_t bytes) {
+  Buffer buffer;
+  buffer.data_ = slab_allocate(bytes);
+  buffer.bytes_ = bytes;
+  buffer.in_slab_ = true;
+  return buffer;
+}
+Buffer::~Buffer() {
+  if (in_slab_) {
+    slab_free(data_);
+  } else {
+    std::free(data_);
+  }
+}
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      in_slab_(std::exchange(other.in_slab_, false)) {}
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(in_slab_, other.in_slab_);
   return *this;
 }
 

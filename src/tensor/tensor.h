@@ -75,6 +75,7 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes);  // uninitialised; throws Error with the size when memory is short
+  static Buffer for_weights(size_t bytes);  // zeroed, side by side in huge pages (tensor/slabs.h)
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -91,6 +92,7 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  bool in_slab_ = false;
 };
 
 // Scratch of one step: bump allocation, everything gone at reset(). Grows (by a chunk) only while

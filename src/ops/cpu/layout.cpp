@@ -312,16 +312,14 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
   for (const formats::Weight& weight : rows_concatenated) prepared.out += weight.out;
 
   const PanelMatrix m = shape_of(*prepared.format, prepared.activation, prepared.out, prepared.in);
-  prepared.storage = Buffer(static_cast<size_t>(storage_bytes(m)));
+  prepared.storage = Buffer::for_weights(static_cast<size_t>(storage_bytes(m)));
   std::byte* panels = prepared.storage.data();
   auto* scales = reinterpret_cast<float*>(panels + m.num_panels * m.panel_bytes);
-  std::fill(reinterpret_cast<std::byte*>(scales), panels + prepared.storage.bytes(), std::byte{0});
   constexpr double kNsPerByte = 1;
   for_rows_or_throw(ctx, m.num_panels, static_cast<double>(m.panel_bytes) * kNsPerByte,
                     [&](int64_t i) {
-                      std::byte* panel = panels + i * m.panel_bytes;
-                      std::memset(panel, 0, static_cast<size_t>(m.panel_bytes));
-                      place_panel(m, rows_concatenated, i, panel, scales + i * m.panel_columns);
+                      place_panel(m, rows_concatenated, i, panels + i * m.panel_bytes,
+                                  scales + i * m.panel_columns);
                     });
   return prepared;
 }

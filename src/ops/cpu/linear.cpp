@@ -57,15 +57,18 @@ void linear(const Ctx& ctx, const LinearArgs& a) {
     ctx.pool->run(tiles.count,
                   [&](int64_t tile, int) { take_tiles(m, tiles, tile, tile + 1, row, input); });
   }
-  // Panels first, in about four tasks a thread; rows too when there are few panels.
+  // Panels first, in about four tasks a thread, in eights if those go round (int8 kernels read so
+  // many side by side); rows too when there are few panels.
   const int64_t wanted = 4 * ctx.pool->size();
-  const int64_t panel_tasks = std::min(wanted, div_ceil(m.num_panels, 2));
+  const int64_t unit = m.num_panels >= 8 * ctx.pool->size() ? 8 : 2;
+  const int64_t units = div_ceil(m.num_panels, unit);
+  const int64_t panel_tasks = std::min(wanted, units);
   const int64_t tile_tasks = std::min(tiles.count, div_ceil(wanted, panel_tasks));
   ctx.pool->run(panel_tasks * tile_tasks, [&](int64_t task, int) {
     const int64_t p = task / tile_tasks, t = task % tile_tasks;
     multiply_tiles(m, tiles, tiles.count * t / tile_tasks, tiles.count * (t + 1) / tile_tasks,
-                   m.num_panels * p / panel_tasks, m.num_panels * (p + 1) / panel_tasks, input,
-                   out);
+                   units * p / panel_tasks * unit,
+                   std::min(m.num_panels, units * (p + 1) / panel_tasks * unit), input, out);
   });
 }
 
