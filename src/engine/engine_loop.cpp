@@ -111,6 +111,7 @@ void Engine::take_submission(Submission submission) {
         .eos_token_ids = params.eos_token_ids,
         .stop_token_ids = params.stop_token_ids,
         .priority = request.priority,
+        .repetition = params.repetition,
         .cache_salt = request.cache_salt,
         .skip_prefix_cache = params.prompt_logprobs.has_value(),
     });
@@ -239,7 +240,9 @@ void Engine::publish_event(const sched::SequenceEvent& event, const runtime::Row
   } else if (event.finish != sched::FinishReason::kNone) {
     sequence.text.finish(chunk.pieces);
     if (num_text < num_new) chunk.pieces.push_back({event.new_tokens.back(), "", true});
-    chunk.finish = stopped_by_token ? FinishReason::kStop : FinishReason::kLength;
+    chunk.finish = stopped_by_token                                   ? FinishReason::kStop
+                   : event.finish == sched::FinishReason::kRepetition ? FinishReason::kRepetition
+                                                                      : FinishReason::kLength;
     if (stopped_by_token && !event.stopped_by_eos) chunk.stop_token = event.stop_token;
   }
 
@@ -261,6 +264,7 @@ void Engine::publish_event(const sched::SequenceEvent& event, const runtime::Row
       sequence.first_token = now;
       stats_.prompt_tokens += event.num_prompt_tokens;
       stats_.prompt_tokens_cached += event.num_cached_tokens;
+      stats_.request_prefill_tokens.observe(event.num_prompt_tokens - event.num_cached_tokens);
       stats_.time_to_first_token.observe(seconds_between(sequence.arrival, now));
       stats_.prefill_time.observe(seconds_between(sequence.scheduled, now));
     } else {

@@ -33,7 +33,7 @@ struct GenerateRequest {
   Clock::time_point arrival = Clock::now();
 };
 
-enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+enum class FinishReason { kNone, kStop, kLength, kAbort, kError, kRepetition };
 std::string_view to_string(FinishReason reason);  // as OpenAI's finish_reason spells it
 
 // News of one choice: the tokens that became certain, in order. Over all chunks of a choice, pieces

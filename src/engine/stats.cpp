@@ -57,6 +57,7 @@ EngineStats::EngineStats(int32_t max_model_len, int32_t speculative_tokens)
       request_prompt_tokens(one_two_five_buckets(max_model_len)),
       request_generation_tokens(one_two_five_buckets(max_model_len)),
       request_max_tokens(one_two_five_buckets(max_model_len)),
+      request_prefill_tokens(one_two_five_buckets(max_model_len)),
       request_n({1, 2, 5, 10, 20}) {}
 
 std::string stats_log_line(const EngineStats& before, const EngineStats& now, double seconds) {

@@ -35,7 +35,7 @@ class Histogram {
 // 1, 2, 5, 10, 20, 50 … up to max.
 std::vector<double> one_two_five_buckets(int64_t max);
 
-inline constexpr std::array kFinishedReasons = {"stop", "length", "abort", "error"};
+inline constexpr std::array kFinishedReasons = {"stop", "length", "abort", "error", "repetition"};
 
 // Counters are totals since the start.
 struct EngineStats {
@@ -76,6 +76,7 @@ struct EngineStats {
   Histogram request_prompt_tokens;
   Histogram request_generation_tokens;
   Histogram request_max_tokens;
+  Histogram request_prefill_tokens;  // of the prompt, computed rather than found in the cache
   Histogram request_n;
 };
 

@@ -71,6 +71,13 @@ void mask_bad_words(std::span<float> logits, const SamplingParams& params,
 TokenHistory::TokenHistory(std::span<const TokenId> prompt, const SamplingParams& params,
                            int64_t vocab_size) {
   output_.reserve(static_cast<size_t>(params.max_tokens) + 64);
+  thinking_budget_ = params.thinking_budget;
+  if (thinking_budget_) {
+    num_thinking_.reserve(output_.capacity() + 1);
+    int32_t num = -1;
+    for (const TokenId token : prompt) num = next_thinking(token, num);
+    num_thinking_.push_back(std::min(num, 0));  // what the prompt thought is not counted
+  }
   counts_ = params.has_penalties();
   if (!counts_) return;
   const auto size = static_cast<size_t>(vocab_size);
@@ -86,8 +93,15 @@ TokenHistory::TokenHistory(std::span<const TokenId> prompt, const SamplingParams
   }
 }
 
+int32_t TokenHistory::next_thinking(TokenId token, int32_t before) const {
+  if (token == thinking_budget_->begin) return 0;
+  if (token == thinking_budget_->end || token == thinking_budget_->other_end) return -1;
+  return before < 0 ? before : before + 1;
+}
+
 void TokenHistory::push(TokenId token) {
   output_.push_back(token);
+  if (thinking_budget_) num_thinking_.push_back(next_thinking(token, num_thinking_.back()));
   if (!counts_) return;
   const auto t = static_cast<size_t>(token);
   CHECK_LT(t, output_count_.size());
@@ -100,6 +114,7 @@ void TokenHistory::pop() {
   CHECK(!output_.empty());
   if (counts_) --output_count_[static_cast<size_t>(output_.back())];
   output_.pop_back();
+  if (thinking_budget_) num_thinking_.pop_back();
 }
 
 Sampler::Sampler(int64_t vocab_size) {
@@ -135,8 +150,14 @@ bool Sampler::process(std::span<const float> logits, const SamplingParams& param
                       const TokenHistory& history) {
   const bool below_min_tokens = history.num_output_tokens() < params.min_tokens;
   if (params.allowed_token_ids.empty() && params.bad_words.empty() && !below_min_tokens &&
-      params.logit_bias.empty() && !params.has_penalties()) {
+      params.logit_bias.empty() && !params.has_penalties() && !history.must_end_thinking()) {
     return false;
+  }
+  if (history.must_end_thinking()) {
+    const auto end = static_cast<size_t>(params.thinking_budget->end);
+    logits_.assign(logits.size(), kMasked);
+    logits_[end] = logits[end];
+    return true;
   }
   if (params.allowed_token_ids.empty()) {
     logits_.assign(logits.begin(), logits.end());

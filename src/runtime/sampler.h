@@ -10,9 +10,9 @@
 // Sampling is an exponential race (Gumbel-max in other words): argmax over tokens of p_t / e_t with
 // e_t = -log u_t, and u_t one 32-bit word of noise; exact to float32's rounding.
 //
-// Order: raw logprobs | allowed ids | bad words | min_tokens | logit bias | penalties | temperature
-// | min_p | top_k | top_p | sample. Temperature 0 takes the argmax after the penalties; a tie goes
-// to the lowest id.
+// Order: raw logprobs | allowed ids | bad words | min_tokens | logit bias | penalties | thinking
+// budget | temperature | min_p | top_k | top_p | sample. Temperature 0 takes the argmax after the
+// penalties; a tie goes to the lowest id.
 //
 // One Sampler per engine (or rank) thread; its scratch is reused, so a call allocates nothing
 // beyond the logprobs asked for.
@@ -26,11 +26,23 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "sched/request.h"
 #include "sched/step_plan.h"
 
 namespace eyrie::runtime {
 
 using sched::TokenId;
+
+// After max_tokens tokens of thinking the only token that can follow is `end`. Thinking goes from
+// `begin` (the prompt's last one may have begun it) to `end` or `other_end`; ids a model does not
+// have are -1.
+struct ThinkingBudget {
+  int32_t max_tokens = 0;
+  TokenId begin = -1;
+  TokenId end = -1;
+  TokenId other_end = -1;  // a call of a tool ends thinking, too
+  bool operator==(const ThinkingBudget&) const = default;
+};
 
 // What a request asks of sampling and stopping. The engine fills in every default (seed, eos ids,
 // max_tokens) before a sequence starts; ranges were checked by the server.
@@ -51,6 +63,8 @@ struct SamplingParams {
   int32_t min_tokens = 0;
   int32_t max_tokens = 16;
   bool ignore_eos = false;
+  sched::RepetitionLimit repetition;
+  std::optional<ThinkingBudget> thinking_budget;
   std::optional<int32_t> logprobs;         // top n besides the sampled token; -1 = whole vocabulary
   std::optional<int32_t> prompt_logprobs;  // the same for every prompt token but the first
 
@@ -86,7 +100,16 @@ class TokenHistory {
 
  private:
   friend class Sampler;
+  // Tokens of thinking after `token`, given those before it (-1: not thinking).
+  int32_t next_thinking(TokenId token, int32_t before) const;
+  bool must_end_thinking() const {
+    return thinking_budget_ && num_thinking_.back() >= thinking_budget_->max_tokens;
+  }
+
   std::vector<TokenId> output_;
+  std::optional<ThinkingBudget> thinking_budget_;
+  std::vector<int32_t>
+      num_thinking_;  // with a budget: after the prompt and after each output token
   // Filled only when penalties are asked for; all three are indexed by token id.
   bool counts_ = false;
   std::vector<bool> in_prompt_;

@@ -176,6 +176,39 @@ TEST(SamplerTest, PenaltiesBiasAndMasksFollowTheOracle) {
   expect_distribution(row, params, prompt, output);
 }
 
+TEST(SamplerTest, AThinkingBudgetForcesTheEndOfThinking) {
+  constexpr TokenId kBegin = 1, kEnd = 2, kCall = 3, kWord = 7;
+  const std::vector<float> row = {0.0F, 0.0F, -9.0F, 0.0F, 0.0F, 0.0F, 0.0F, 5.0F};
+  SamplingParams params = seeded(0.0);
+  params.thinking_budget = {.max_tokens = 2, .begin = kBegin, .end = kEnd, .other_end = kCall};
+  params.allowed_token_ids = {kWord};  // the budget is stronger
+  Sampler sampler(8);
+  // What each next token is after prompt and output.
+  const auto next = [&](std::vector<TokenId> prompt, const std::vector<TokenId>& output) {
+    TokenHistory history(prompt, params, 8);
+    for (const TokenId token : output) history.push(token);
+    return sampler.sample(row, params, history, 0);
+  };
+  EXPECT_EQ(next({5, kBegin}, {6}), kWord);
+  EXPECT_EQ(next({5, kBegin}, {6, 6}), kEnd);
+  EXPECT_EQ(next({5, kBegin}, {6, 6, kEnd}), kWord);
+  EXPECT_EQ(next({5, kBegin, 6, 6, 6}, {6}), kWord);  // the prompt's thinking is not counted
+  EXPECT_EQ(next({5, kBegin, kEnd}, {6, 6, 6}), kWord);
+  EXPECT_EQ(next({5, kBegin}, {6, kCall, 6, 6, 6}), kWord);
+  EXPECT_EQ(next({5}, {6, kBegin, 6, 6}), kEnd);  // begun by the model itself
+  params.thinking_budget->max_tokens = 0;
+  EXPECT_EQ(next({5, kBegin}, {}), kEnd);
+  EXPECT_EQ(next({5}, {6}), kWord);
+
+  params.thinking_budget->max_tokens = 2;
+  TokenHistory history(std::vector<TokenId>{kBegin}, params, 8);  // drafts are tried and taken back
+  for (const TokenId token : {6, kEnd, 6}) history.push(token);
+  for (int i = 0; i < 2; ++i) history.pop();
+  EXPECT_EQ(sampler.sample(row, params, history, 0), kWord);
+  history.push(6);
+  EXPECT_EQ(sampler.sample(row, params, history, 0), kEnd);
+}
+
 TEST(SamplerTest, GreedyTakesTheFirstOfEqualLogits) {
   const std::vector<float> row = {1.0F, 4.0F, 4.0F, -2.0F};
   SamplingParams params = seeded(0.0);

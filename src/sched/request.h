@@ -10,6 +10,14 @@
 
 namespace eyrie::sched {
 
+// A sequence ends when its last tokens are min_count times the same pattern of min_pattern_size to
+// max_pattern_size tokens (vLLM's repetition_detection). Off with max_pattern_size 0.
+struct RepetitionLimit {
+  int32_t max_pattern_size = 0;
+  int32_t min_pattern_size = 1;
+  int32_t min_count = 2;  // at least 2
+};
+
 struct NewSequence {
   SequenceId seq_id = 0;        // never used twice
   std::vector<TokenId> prompt;  // at least one token
@@ -19,15 +27,17 @@ struct NewSequence {
   std::vector<TokenId> eos_token_ids;
   std::vector<TokenId> stop_token_ids;
   int32_t priority = 0;            // lower is served first; equal ones in order of arrival
+  RepetitionLimit repetition;      // off unless given
   std::string cache_salt;          // prefix cache is shared among equal salts only
   bool skip_prefix_cache = false;  // must compute its whole prompt (prompt logprobs)
 };
 
 enum class FinishReason {
-  kNone,    // still going
-  kStop,    // an end or stop token, or (said by the engine) a stop string
-  kLength,  // max_tokens or the context is used up
-  kAbort,   // said by the engine after abort(); the scheduler emits no event for it
+  kNone,        // still going
+  kStop,        // an end or stop token, or (said by the engine) a stop string
+  kLength,      // max_tokens or the context is used up
+  kAbort,       // said by the engine after abort(); the scheduler emits no event for it
+  kRepetition,  // RepetitionLimit
 };
 
 // One per row that sampled; in the order of the plan's rows.

@@ -32,6 +32,21 @@ T& append_recycled(std::vector<T>& used, std::vector<T>& spare) {
   return used.back();
 }
 
+bool ends_in_repetition(std::span<const TokenId> tokens, const RepetitionLimit& limit) {
+  for (int32_t size = limit.min_pattern_size; size <= limit.max_pattern_size; ++size) {
+    const size_t pattern = static_cast<size_t>(size);
+    const size_t repeated = pattern * static_cast<size_t>(limit.min_count - 1);
+    if (pattern + repeated > tokens.size()) return false;
+    // Equal to itself a pattern further on, all the way: as many copies in a row.
+    const auto tail = tokens.last(pattern + repeated);
+    if (std::equal(tail.begin(), tail.begin() + static_cast<int64_t>(repeated),
+                   tail.begin() + static_cast<int64_t>(pattern))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config)
@@ -424,6 +439,12 @@ void Scheduler::append_tokens(Sequence& sequence, std::span<const TokenId> sampl
     }
     if (sequence.num_remaining(config_.max_model_len) == 0) {
       event.finish = FinishReason::kLength;
+      return;
+    }
+    const auto generated =
+        std::span(sequence.tokens).subspan(static_cast<size_t>(sequence.num_prompt_tokens));
+    if (may_stop && ends_in_repetition(generated, request.repetition)) {
+      event.finish = FinishReason::kRepetition;
       return;
     }
   }

@@ -369,6 +369,51 @@ TEST(SchedulerTest, MinTokensOutlivesStopTokensButNotTheLengthCap) {
   EXPECT_EQ(step(scheduler, 30)[0].finish, FinishReason::kStop);
 }
 
+TEST(SchedulerTest, ARepeatedPatternEndsASequence) {
+  // tokens generated → how many of them there are when it ends
+  const auto end_of = [](const std::vector<TokenId>& generated, RepetitionLimit limit,
+                         int32_t min_tokens = 0) {
+    Scheduler scheduler(small());
+    NewSequence added = sequence(1, {7, 7, 7, 7}, 30);  // the prompt's own repetitions do not count
+    added.repetition = limit;
+    added.min_tokens = min_tokens;
+    EXPECT_TRUE(scheduler.add(std::move(added)));
+    for (size_t i = 0; i < generated.size(); ++i) {
+      const FinishReason finish = step(scheduler, generated[i])[0].finish;
+      if (finish == FinishReason::kRepetition) return static_cast<int>(i) + 1;
+      EXPECT_EQ(finish, FinishReason::kNone);
+    }
+    return 0;
+  };
+  EXPECT_EQ(end_of({7, 7, 7, 7}, {.max_pattern_size = 1, .min_pattern_size = 1, .min_count = 3}),
+            3);
+  EXPECT_EQ(end_of({1, 2, 1, 2, 2, 1, 2, 1, 2}, {2, 1, 3}), 0);  // never three times over
+  EXPECT_EQ(end_of({1, 2, 1, 2, 1, 2, 1}, {2, 1, 3}), 6);
+  EXPECT_EQ(end_of({1, 2, 3, 9, 1, 2, 3, 1, 2, 3}, {5, 3, 2}), 10);
+  EXPECT_EQ(end_of({4, 4, 4, 4, 4, 4, 4}, {3, 3, 2}), 6);  // a pattern of three equal tokens
+  EXPECT_EQ(end_of({4, 4, 4, 4}, {1, 1, 2}, 4), 4);
+  EXPECT_EQ(end_of({4, 4, 4, 4}, {}), 0);
+}
+
+TEST(SchedulerTest, ARepetitionInsideAnAcceptedRunCutsIt) {
+  SchedulerConfig config = small();
+  config.num_speculative_tokens = 4;
+  Scheduler scheduler(config);
+  NewSequence added = sequence(1, counting(4), 30);
+  added.repetition = {.max_pattern_size = 1, .min_pattern_size = 1, .min_count = 3};
+  ASSERT_TRUE(scheduler.add(std::move(added)));
+  const StepPlan& first = scheduler.schedule();
+  ASSERT_EQ(first.rows.size(), 1U);
+  const std::vector<RowResult> drafted = {{1, {5}, {5, 5, 6, 6}}};
+  scheduler.update(first, drafted);
+  const StepPlan& second = scheduler.schedule();
+  ASSERT_EQ(second.rows[0].num_draft_tokens, 4);
+  const std::vector<RowResult> accepted = {{1, {5, 5, 6, 6, 8}, {}}};
+  const auto& events = scheduler.update(second, accepted);
+  EXPECT_EQ(events[0].finish, FinishReason::kRepetition);
+  EXPECT_THAT(events[0].new_tokens, ElementsAre(5, 5));
+}
+
 TEST(SchedulerTest, ContextEndIsALengthFinish) {
   Scheduler scheduler(small());  // context 40
   ASSERT_TRUE(scheduler.add(sequence(1, counting(37), 1000)));

@@ -18,6 +18,7 @@ class ChatAnswer final : public Answer {
         echo_text_(generation.echo_text),
         include_reasoning_(generation.include_reasoning),
         parallel_tool_calls_(generation.parallel_tool_calls),
+        return_prompt_text_(generation.return_prompt_text),
         parses_reasoning_(generation.parser.reasoning),
         parses_tools_(generation.parser.tools == chat::ToolMode::kParse),
         wants_logprobs_(generation.prompts.front().params.logprobs.has_value()) {
@@ -211,12 +212,15 @@ class ChatAnswer final : public Answer {
   void add_prompt_fields(const Choice& first, Json& body) const override {
     body["prompt_logprobs"] = prompt_logprobs_json(first);
     body["prompt_token_ids"] = return_token_ids_ ? Json(prompt_of(first)) : Json(nullptr);
+    body["prompt_text"] =
+        return_prompt_text_ ? Json(tokenizer_.decode(prompt_of(first), false)) : Json(nullptr);
   }
 
   std::string role_;
   std::string echo_text_;
   bool include_reasoning_;
   bool parallel_tool_calls_;
+  bool return_prompt_text_;
   bool parses_reasoning_;
   bool parses_tools_;
   bool wants_logprobs_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxPattern = 4096;  // tokens, and repetitions, of repetition_detection
 constexpr double kMaxDouble = std::numeric_limits<double>::max();
 
 void read_logit_bias(Fields& fields, const Context& context, runtime::SamplingParams& params) {
@@ -51,6 +52,47 @@ void read_bad_words(Fields& fields, const Context& context, runtime::SamplingPar
   }
 }
 
+void read_repetition_detection(Fields& fields, runtime::SamplingParams& params) {
+  const Json* given = fields.object("repetition_detection");
+  if (given == nullptr) return;
+  Fields reader(*given, "repetition_detection.");
+  const auto size = [&](const char* name) {
+    return static_cast<int32_t>(reader.integer(name, 0, kMaxPattern).value_or(0));
+  };
+  const sched::RepetitionLimit limit = {.max_pattern_size = size("max_pattern_size"),
+                                        .min_pattern_size = std::max(size("min_pattern_size"), 1),
+                                        .min_count = size("min_count")};
+  if (reader.failed()) {
+    fields.fail("repetition_detection", reader.failure().message);
+  } else if (limit.max_pattern_size == 0) {
+    return;  // off
+  } else if (limit.min_count < 2) {
+    fields.fail(
+        "repetition_detection",
+        fmt::format("repetition_detection.min_count must be at least 2, got {}", limit.min_count));
+  } else if (limit.min_pattern_size > limit.max_pattern_size) {
+    fields.fail("repetition_detection",
+                fmt::format("repetition_detection.min_pattern_size ({}) must not be above "
+                            "max_pattern_size ({})",
+                            limit.min_pattern_size, limit.max_pattern_size));
+  }
+  params.repetition = limit;
+}
+
+void read_thinking_budget(Fields& fields, const Context& context, runtime::SamplingParams& params) {
+  const auto budget = fields.integer("thinking_token_budget", 0, kMaxInt32);
+  if (!budget) return;
+  const auto id_of = [&](const char* token) { return context.tokenizer.id_of(token).value_or(-1); };
+  params.thinking_budget = {.max_tokens = static_cast<int32_t>(*budget),
+                            .begin = id_of("<think>"),
+                            .end = id_of("</think>"),
+                            .other_end = id_of("<|tool_calls_section_begin|>")};
+  if (params.thinking_budget->begin < 0 || params.thinking_budget->end < 0) {
+    fields.fail("thinking_token_budget",
+                "thinking_token_budget needs a model with tokens <think> and </think>");
+  }
+}
+
 void read_sampling(Fields& fields, const Context& context, engine::GenerateRequest& request) {
   const SamplingDefaults& defaults = context.config.defaults;
   runtime::SamplingParams& params = request.params;
@@ -82,6 +124,8 @@ void read_sampling(Fields& fields, const Context& context, engine::GenerateReque
   }
   read_logit_bias(fields, context, params);
   read_bad_words(fields, context, params);
+  read_repetition_detection(fields, params);
+  read_thinking_budget(fields, context, params);
 
   request.text.stop = fields.strings("stop");
   if (std::find(request.text.stop.begin(), request.text.stop.end(), "") !=
@@ -104,8 +148,7 @@ void refuse_unsupported(Fields& fields) {
     fields.fail("structured_outputs",
                 "structured_outputs is not supported: this server has no constrained decoding yet");
   }
-  for (const char* name :
-       {"suffix", "prompt_embeds", "repetition_detection", "thinking_token_budget"}) {
+  for (const char* name : {"suffix", "prompt_embeds"}) {
     if (fields.find(name) != nullptr) {
       fields.fail(name, fmt::format("{} is not supported by this server", name));
     }

@@ -140,6 +140,7 @@ class Connection {
   const Counted<int32_t> counted_;
   tcp::endpoint remote_;
   beast::flat_buffer buffer_;
+  size_t reply_body_bytes_ = 0;  // of the request at hand; 0 for a stream
 };
 
 asio::awaitable<void> Connection::run() {
@@ -252,6 +253,7 @@ asio::awaitable<bool> Connection::answer_one() {
   }
 
   const auto start = Clock::now();
+  reply_body_bytes_ = 0;
   const BusyCount::Scope busy(shared_.busy);
   const HttpRequest request = request_from(parser, config_);
   int status = 0;
@@ -331,6 +333,7 @@ asio::awaitable<bool> Connection::write(const std::string& text) {
 }
 
 asio::awaitable<int> Connection::reply_to(const HttpReply& reply, ReplyContext& context) {
+  reply_body_bytes_ = reply.body.size();
   const std::string text = whole_reply(reply, context);
   if (!co_await write(text)) context.keep_alive = false;
   co_return reply.status;
@@ -417,7 +420,8 @@ void Connection::note(const HttpRequest& request, int status, Clock::time_point 
   const std::chrono::duration<double> seconds = Clock::now() - start;
   const std::string handler = shared_.api.handler_name(request.path);
   if (!handler.empty()) {
-    shared_.api.metrics().observe(handler, request.method, status, seconds.count());
+    shared_.api.metrics().observe(handler, request.method, status, seconds.count(),
+                                  request.body.size(), reply_body_bytes_);
   }
   const auto& silent = config_.silent_paths;
   if (!config_.access_log) return;

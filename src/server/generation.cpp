@@ -391,6 +391,7 @@ Result<ChatGeneration> parse_chat(const Json& body, const Context& context) {
   if (!max_tokens) max_tokens = old_max_tokens;
   const ToolChoice tool_choice = read_tool_choice(fields, config);
   generation.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  generation.return_prompt_text = fields.boolean("return_prompt_text").value_or(false);
   generation.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   generation.role = config.response_role;
   if (fields.failed()) return fields.failure();

@@ -45,6 +45,7 @@ struct ChatGeneration : Generation {
   std::string role;
   bool include_reasoning = true;
   bool parallel_tool_calls = true;
+  bool return_prompt_text = false;
   std::string echo_text;  // with echo and continue_final_message
 };
 

@@ -194,6 +194,9 @@ void write_engine(EngineWriter& out, const EngineStats& stats) {
   out.histogram("request_generation_tokens", "Tokens generated for a sequence.",
                 stats.request_generation_tokens);
   out.histogram("request_params_max_tokens", "max_tokens of a sequence.", stats.request_max_tokens);
+  out.histogram("request_prefill_kv_computed_tokens",
+                "Prompt tokens of a sequence that were not in the prefix cache.",
+                stats.request_prefill_tokens);
   out.histogram("request_params_n", "n of a request.", stats.request_n);
 }
 
@@ -230,8 +233,12 @@ HttpMetrics::HttpMetrics()
                       2.5, 3,    3.5, 4,    4.5, 5,   7.5, 10,  30, 60}) {}
 
 void HttpMetrics::observe(const std::string& handler, const std::string& method, int status,
-                          double seconds) {
+                          double seconds, size_t request_bytes, size_t reply_bytes) {
   std::lock_guard lock(mutex_);
+  Sizes& sizes = sizes_[handler];
+  ++sizes.count;
+  sizes.request_bytes += static_cast<int64_t>(request_bytes);
+  sizes.reply_bytes += static_cast<int64_t>(reply_bytes);
   ++counts_[{handler, method, status / 100}];
   durations_.try_emplace({handler, method}, std::vector<double>{.1, .5, 1})
       .first->second.observe(seconds);
@@ -248,6 +255,17 @@ std::string HttpMetrics::text() const {
                fmt::format("handler=\"{}\",method=\"{}\",status=\"{}xx\"", handler, method, status),
                count);
   }
+  const auto sizes = [&](const std::string& name, const char* help, int64_t Sizes::*bytes) {
+    out.family(name, "summary", help);
+    for (const auto& [handler, of_handler] : sizes_) {
+      const std::string labels = fmt::format("handler=\"{}\"", handler);
+      out.sample(name + "_count", labels, of_handler.count);
+      out.sample(name + "_sum", labels, of_handler.*bytes);
+    }
+  };
+  sizes("http_request_size_bytes", "Bytes of bodies received, by handler.", &Sizes::request_bytes);
+  sizes("http_response_size_bytes", "Bytes of bodies sent whole (streams count 0), by handler.",
+        &Sizes::reply_bytes);
   out.family("http_request_duration_seconds", "histogram", "Time to answer, by handler.");
   for (const auto& [key, histogram] : durations_) {
     out.histogram_samples("http_request_duration_seconds",

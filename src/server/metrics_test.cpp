@@ -61,9 +61,9 @@ TEST(MetricsTest, NoSpeculationNoCounters) {
 // The text format: every sample belongs to a family announced once, and no series comes twice.
 TEST(MetricsTest, TextIsWellFormed) {
   HttpMetrics http;
-  http.observe("/v1/completions", "POST", 200, 0.2);
-  http.observe("/v1/completions", "POST", 429, 0.001);
-  http.observe("none", "GET", 404, 0.001);
+  http.observe("/v1/completions", "POST", 200, 0.2, 100, 2000);
+  http.observe("/v1/completions", "POST", 429, 0.001, 50, 30);
+  http.observe("none", "GET", 404, 0.001, 0, 10);
   std::istringstream text(metrics_text(engine::EngineStats(4096, 3), config(), http));
   std::set<std::string> families;
   std::set<std::string> series;

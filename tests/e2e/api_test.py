@@ -132,6 +132,42 @@ class ApiTest(unittest.TestCase):
         self.assertGreater(details["reasoning_tokens"], 0)
         self.assertLess(details["reasoning_tokens"], answer["usage"]["completion_tokens"])
 
+    def test_a_thinking_budget_ends_the_thought(self):
+        ask = {"model": self.model, "temperature": 0, "max_tokens": 300, "return_token_ids": True,
+               "messages": [{"role": "user", "content": "Tom has 3 apples and buys 4 more. How many?"}]}
+        free = self.server.post("/v1/chat/completions", ask)["choices"][0]
+        end = self.server.post("/tokenize", {"model": self.model, "prompt": "</think>"})["tokens"]
+        self.assertEqual(len(end), 1)
+        length = free["token_ids"].index(end[0])
+        self.assertGreater(length, 4)
+        for budget in (0, 3, length + 1):
+            body = ask | {"thinking_token_budget": budget}
+            choice = self.server.post("/v1/chat/completions", body)["choices"][0]
+            self.assertEqual(choice["token_ids"].index(end[0]), min(budget, length))
+            self.assertEqual(choice["token_ids"][:min(budget, length)], free["token_ids"][:min(budget, length)])
+            self.assertTrue(choice["message"]["content"])
+            streamed = "".join(part["delta"].get("content") or "" for chunk in self.server.stream(
+                "/v1/chat/completions", body) for part in chunk["choices"])
+            self.assertEqual(streamed, choice["message"]["content"])
+
+    def test_a_repeated_pattern_ends_an_answer(self):
+        loop = {"max_tokens": 50, "logit_bias": {"100": 100}, "return_token_ids": True, "ignore_eos": True}
+        for limit, length in (({"max_pattern_size": 1, "min_count": 3}, 3), ({"max_pattern_size": 0}, 50),
+                              ({"max_pattern_size": 4, "min_pattern_size": 4, "min_count": 2}, 8)):
+            choice = self.complete(**loop, repetition_detection=limit)["choices"][0]
+            self.assertEqual(choice["token_ids"], [100] * length)
+            self.assertEqual(choice["finish_reason"], "length" if length == 50 else "repetition")
+        self.assertEqual(self.server.metrics()['vllm:request_success_total{engine="0",model_name="%s",'
+                                               'finished_reason="repetition"}' % self.model], 2)
+
+    def test_the_prompt_as_text(self):
+        answer = self.server.post("/v1/chat/completions", {
+            "model": self.model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}],
+            "return_prompt_text": True, "return_token_ids": True})
+        self.assertIn("Hello!", answer["prompt_text"])
+        again = self.server.post("/tokenize", {"model": self.model, "prompt": answer["prompt_text"]})["tokens"]
+        self.assertEqual(again, answer["prompt_token_ids"])
+
     def test_stream_equals_whole(self):
         for fields in ({}, {"stop": ["apples"]}, {"logprobs": 2}, {"n": 2, "seed": 5, "temperature": 1.0},
                        {"echo": True}, {"max_tokens": 1}):
