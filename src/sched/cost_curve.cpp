@@ -9,10 +9,12 @@
 namespace eyrie::sched {
 namespace {
 
-// A measurement counts as at most this far from what was expected (a factor of 1.65), and moves its
-// points by a twentieth of that.
-constexpr double kMostSurprise = 0.5;
-constexpr double kRate = 0.05;
+// The mean is followed, not the median: a step that waits for a core is part of what steps cost.
+// But one measurement counts as at most three times what was expected, and moves its points by a
+// few per cent of the difference.
+constexpr double kLeastSurprise = -0.75;
+constexpr double kMostSurprise = 2;
+constexpr double kRate = 0.03;
 
 }  // namespace
 
@@ -85,8 +87,7 @@ double CostCurve::at(double rows) const {
 
 double CostCurve::surprise(int32_t rows, double seconds) const {
   if (!known() || rows < 1) return 0;
-  return std::clamp(std::log(std::max(seconds, 1e-9) / std::max(at(rows), 1e-9)), -kMostSurprise,
-                    kMostSurprise);
+  return std::clamp(seconds / std::max(at(rows), 1e-9) - 1, kLeastSurprise, kMostSurprise);
 }
 
 void CostCurve::observe(int32_t rows, double seconds) {
@@ -99,8 +100,8 @@ void CostCurve::observe(int32_t rows, double seconds) {
   const int low = interval_of(rows);
   const double share =
       std::clamp((rows - point_rows(low)) / (point_rows(low + 1) - point_rows(low)), 0.0, 1.0);
-  seconds_[static_cast<size_t>(low)] *= std::exp(step * (1 - share));
-  seconds_[static_cast<size_t>(low) + 1] *= std::exp(step * share);
+  seconds_[static_cast<size_t>(low)] *= 1 + step * (1 - share);
+  seconds_[static_cast<size_t>(low) + 1] *= 1 + step * share;
 }
 
 void CostCurve::scale(double factor) {

@@ -16,7 +16,7 @@ class CostCurve {
   void observe(int32_t rows, double seconds);
   // 0 while nothing is known; rows may be a mean of counts.
   double at(double rows) const;
-  // log(measured / expected), bounded; 0 while nothing is known.
+  // measured / expected - 1, bounded; 0 while nothing is known.
   double surprise(int32_t rows, double seconds) const;
   void scale(double factor);
 

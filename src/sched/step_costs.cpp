@@ -1,7 +1,5 @@
 #include "sched/step_costs.h"
 
-#include <cmath>
-
 namespace eyrie::sched {
 namespace {
 
@@ -31,8 +29,7 @@ void StepCosts::set(const StepTimes& times) {
 }
 
 void StepCosts::observe(const StepTimes& times) {
-  const double factor =
-      std::exp(kDriftRate * forward.surprise(times.num_rows, times.forward_seconds));
+  const double factor = 1 + kDriftRate * forward.surprise(times.num_rows, times.forward_seconds);
   for (CostCurve* curve : {&forward, &head, &follow, &guess, &chain, &other}) {
     curve->scale(factor);
   }
