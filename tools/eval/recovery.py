@@ -10,6 +10,7 @@ cancels out. Answers are kept in OUT; a finished row is not run again unless --f
 
 Columns:
   weights    activations as they are (--activation-quantization off)
+  int8       as served on a CPU by default: those of 4-bit layers rounded to 8 bits
   emulated   activations rounded as the hardware of that format would (emulate)
   FP8 KV     emulated, and --kv-cache-dtype fp8
 """
@@ -29,11 +30,13 @@ TASK = "gsm8k_nano"
 SCHEMES = {"BF16": None, "FP8": "fp8", "MXFP4": "mxfp4", "NVFP4": "nvfp4", "INT4": "int4-g32"}
 MODES = {
     "weights": ["--activation-quantization", "off"],
+    "int8": [],
     "emulated": ["--activation-quantization", "emulate"],
     "FP8 KV": ["--activation-quantization", "emulate", "--kv-cache-dtype", "fp8"],
 }
 # Nothing rounds the activations of BF16 and INT4 (W4A16) models: their second column is their first.
 WEIGHT_ONLY = {"BF16", "INT4"}
+FOUR_BITS = {"MXFP4", "NVFP4", "INT4"}
 PUBLISHED = 99.26  # % of BF16 on GSM8K: AMD's figure for Kimi-K2.5 in MXFP4
 
 
@@ -133,7 +136,7 @@ def main():
     lines, missed = [], []
     for variant in variants:
         for mode in modes:
-            if variant in WEIGHT_ONLY and mode == "emulated":
+            if (mode == "emulated" and variant in WEIGHT_ONLY) or (mode == "int8" and variant not in FOUR_BITS):
                 continue
             cell = answers(args, variant, mode)
             percent, low, high = recovery(cell, base)
