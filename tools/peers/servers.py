@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -76,13 +77,17 @@ class Server:
             try:
                 post(self.url + "/v1/completions", body)
                 return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
+            except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+                if getattr(error, "code", 503) != 503:
+                    raise Failed(self.why()) from error
                 time.sleep(0.005)  # not listening yet, or 503 while it loads
 
     def why(self):
-        lines = [line for line in self.log.read_text(errors="replace").split("\n") if line.strip()]
-        told = [line for line in lines if "rror" in line] or lines or ["no output"]
-        return told[-1].strip()[-300:]
+        """The first error that the log names, else its last line."""
+        text = self.log.read_text(errors="replace")
+        named = re.search(r"\b\w+Error: (?!Engine core init).{10,}", text)
+        lines = [line for line in text.split("\n") if line.strip()] or ["no output"]
+        return (named[0] if named else lines[-1]).strip()[:300]
 
     def __exit__(self, *_):
         if self.process.poll() is None:
