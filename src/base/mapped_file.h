@@ -20,6 +20,8 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   size_t size() const { return size_; }
+  // Gives back the memory of the whole pages in a part of bytes(); they come again when touched.
+  void drop_pages(std::span<const std::byte> part) const;
 
  private:
   std::string path_;

@@ -198,9 +198,27 @@ size_t Checkpoint::total_bytes() const {
   size_t bytes = 0;
   for (const auto& [name, place] : index_) bytes += place.second.bytes();
   if (dummy_) {
+    bytes += freed_bytes_;
     for (const Buffer& buffer : owned_) bytes += buffer.bytes();
   }
   return bytes;
+}
+
+void Checkpoint::done_with(const formats::Weight& weight) {
+  for (const Tensor& tensor : {weight.data, weight.scales}) {
+    if (tensor.empty()) continue;
+    const bool in_file =
+        std::any_of(files_.begin(), files_.end(),
+                    [&](const SafetensorsFile& file) { return file.drop_pages(tensor); });
+    if (in_file) continue;
+    // Usually the last one that was made.
+    const auto owned = std::find_if(owned_.rbegin(), owned_.rend(), [&](const Buffer& buffer) {
+      return buffer.data() == tensor.raw();
+    });
+    if (owned == owned_.rend()) continue;
+    freed_bytes_ += owned->bytes();
+    owned_.erase(std::next(owned).base());
+  }
 }
 
 const std::string& Checkpoint::file_of(const std::string& name) const {

@@ -57,6 +57,10 @@ class Checkpoint {
   formats::Weight stored_weight(const std::string& prefix);
   // The encoding of a stored linear layer; nullptr when it has no weight or one we cannot read.
   const formats::WeightFormat* format_of(const std::string& prefix) const;
+  // What lies in the files may leave memory until it is touched again, what was converted or made
+  // up for this weight is freed: for who has a copy of their own and will not read the weight
+  // again.
+  void done_with(const formats::Weight& weight);
   // Frees conversions and aligned copies; Weights and Tensors given out before are gone with them.
   void drop_copies() { owned_.clear(); }
   // Names of all tensors that make up a linear layer's weight: packed data, scales, shape.
@@ -93,6 +97,7 @@ class Checkpoint {
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::pair<size_t, Tensor>> index_;  // name → (file, tensor)
   std::vector<Buffer> owned_;                               // converted or dummy tensors
+  size_t freed_bytes_ = 0;                                  // of those, by done_with()
 };
 
 // Model id or path → folder: an existing directory, or an id found in the local hub cache

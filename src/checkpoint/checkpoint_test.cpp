@@ -203,6 +203,30 @@ TEST(WeightsTest, ReadsMxfp4) {
   EXPECT_EQ(files.stored_weight("e.up_proj").in, 32);
 }
 
+// What lies in a file is read again when it is touched; what was made up is gone from memory.
+TEST(WeightsTest, DoneWithAWeight) {
+  const TempFolder folder;
+  const std::string codes(64 * 4096, '\x21');
+  write_checkpoint(folder,
+                   {{"e.up_proj.weight", "U8", {64, 4096}, codes},
+                    {"e.up_proj.weight_scale", "U8", {64, 256}, std::string(64 * 256, 127)}});
+  Checkpoint files = Checkpoint::open(folder.path());
+  const formats::Weight weight = files.weight("e.up_proj", 64, 8192);
+  const std::vector<float> before = decoded(weight);
+  files.done_with(weight);
+  EXPECT_EQ(decoded(weight), before);
+  files.done_with({});
+
+  Checkpoint dummy = Checkpoint::open(folder.path(), {}, true);
+  const formats::Weight a = dummy.weight("a", 64, 33), b = dummy.weight("b", 64, 33);
+  const std::vector<float> values = decoded(b);
+  const size_t bytes = dummy.total_bytes();
+  dummy.done_with(a);
+  EXPECT_EQ(dummy.total_bytes(), bytes);
+  EXPECT_EQ(decoded(b), values);
+  EXPECT_EQ(decoded(dummy.weight("b", 64, 33)), values);
+}
+
 TEST(WeightsTest, ReadsFp8WithScalesInEveryShape) {
   const std::vector<float> scales = {0.5f, 2};
   const std::vector<std::pair<RawTensor, std::vector<float>>> cases = {

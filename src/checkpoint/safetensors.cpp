@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 #include "checkpoint/json_file.h"
@@ -136,6 +137,15 @@ void check_layout(const std::string& path, std::vector<Entry>& entries, uint64_t
 }
 
 }  // namespace
+
+bool SafetensorsFile::drop_pages(const Tensor& tensor) const {
+  const std::span<const std::byte> all = file_.bytes();
+  const auto* begin = static_cast<const std::byte*>(tensor.raw());
+  const std::less<> before;
+  if (before(begin, all.data()) || !before(begin, all.data() + all.size())) return false;
+  file_.drop_pages({begin, tensor.bytes()});
+  return true;
+}
 
 std::optional<DType> safetensors_dtype(std::string_view name) {
   if (name == "F8_E8M0") return DType::kU8;

@@ -31,7 +31,11 @@ Linear Linear::load(const Loader& loader, const std::vector<Part>& parts, int64_
                 weights.back().format->name);
     }
   }
-  return {.weight = ops::prepare(loader.ctx, weights, loader.activation)};
+  Linear linear{.weight = ops::prepare(loader.ctx, weights, loader.activation)};
+  if (linear.weight.source.empty()) {  // the kernels have their own layout
+    for (const formats::Weight& weight : weights) loader.files.done_with(weight);
+  }
+  return linear;
 }
 
 Tensor Linear::forward(const Step& s, Tensor x) const {

@@ -74,6 +74,10 @@ Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& pre
     a.absorb.push_back(ops::prepare(loader.ctx, {&u, 1}));
     a.expand.push_back(ops::prepare(loader.ctx, {&value, 1}));
   }
+  if (a.expand.front().source.empty()) {  // the kernels have their own layout
+    a.transposed.clear();
+    loader.files.done_with(kv_b);
+  }
   return a;
 }
 

@@ -7,6 +7,10 @@
 
 #include "base/error.h"
 
+#if HWY_ARCH_X86_64
+#include <cpuid.h>
+#endif
+
 namespace eyrie::ops::cpu {
 namespace {
 
@@ -18,7 +22,8 @@ struct Isa {
 
 bool has_avx_vnni() {
 #if HWY_ARCH_X86_64
-  return __builtin_cpu_supports("avxvnni") != 0;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
 #else
   return false;
 #endif
