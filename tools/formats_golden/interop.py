@@ -38,7 +38,8 @@ def answers(eyrie, folder, draft=None):
 
     harness.EYRIE = str(eyrie)
     found = []
-    with harness.Server(*(harness.spec(draft) if draft else []), model=folder) as server:
+    exact = ["--activation-quantization", "off"]  # float32, as the dequantized checkpoint and transformers have it
+    with harness.Server(*exact, *(harness.spec(draft) if draft else []), model=folder) as server:
         for prompt in prompts():
             body = {"model": str(folder), "prompt": prompt, "max_tokens": NUM_TOKENS, "temperature": 0,
                     "ignore_eos": True, "return_token_ids": True}
