@@ -43,7 +43,8 @@ struct Rig {
                                        .max_num_batched_tokens = kMaxModelLen,
                                        .max_model_len = kMaxModelLen,
                                        .block_size = 16,
-                                       .num_blocks = 256}},
+                                       .num_blocks = 256},
+                         .draft_sizer = {}},
                         std::make_unique<engine::TapeRunner>(engine::TapeRunner::Tape()),
                         tokenizer};
 };
