@@ -173,14 +173,15 @@ def main():
                 # To and fro, so that nobody always goes first.
                 for server in servers if turn % 2 == 0 else reversed(servers):
                     results[server.name, c].append(measure(args, server, c))
-            print(f"round {turn + 1} of {args.rounds} done", file=sys.stderr)
+            print(f"\nAfter {turn + 1} of {args.rounds} rounds:\n")
+            table(args, results, concurrencies)
+            sys.stdout.flush()
     finally:
         for server in servers:
             server.stop()
     if args.out:
         rows = [{"column": name, "concurrency": c, "runs": runs} for (name, c), runs in results.items()]
         pathlib.Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
-    table(args, results, concurrencies)
 
 
 if __name__ == "__main__":
