@@ -65,16 +65,30 @@ void CostCurve::fill() {
     }
     before = idx;
   }
+  // The slope over the last factor of eight, where there is one: two neighbours say little.
   const double last = seconds_[static_cast<size_t>(before)];
   double slope = last / point_rows(before);
-  for (int idx = before - 1; idx >= 0 && num_known_ > 1; --idx) {
+  for (int idx = before - 1; idx >= 0; --idx) {
     if (!known_[static_cast<size_t>(idx)]) continue;
     slope = std::max(
         0.0, (last - seconds_[static_cast<size_t>(idx)]) / (point_rows(before) - point_rows(idx)));
-    break;
+    if (8 * point_rows(idx) <= point_rows(before)) break;
   }
   for (int idx = before + 1; idx < kNumPoints; ++idx) {
     seconds_[static_cast<size_t>(idx)] = last + slope * (point_rows(idx) - point_rows(before));
+  }
+  keep_rising(0);
+}
+
+// Points left of `around` cost at most what it costs, points right of it at least that.
+void CostCurve::keep_rising(int around) {
+  for (int idx = around; idx > 0; --idx) {
+    double& left = seconds_[static_cast<size_t>(idx) - 1];
+    left = std::min(left, seconds_[static_cast<size_t>(idx)]);
+  }
+  for (int idx = around + 1; idx < kNumPoints; ++idx) {
+    double& right = seconds_[static_cast<size_t>(idx)];
+    right = std::max(right, seconds_[static_cast<size_t>(idx) - 1]);
   }
 }
 
@@ -102,6 +116,7 @@ void CostCurve::observe(int32_t rows, double seconds) {
       std::clamp((rows - point_rows(low)) / (point_rows(low + 1) - point_rows(low)), 0.0, 1.0);
   seconds_[static_cast<size_t>(low)] *= 1 + step * (1 - share);
   seconds_[static_cast<size_t>(low) + 1] *= 1 + step * share;
+  keep_rising(low);
 }
 
 void CostCurve::scale(double factor) {

@@ -1,5 +1,6 @@
 // Seconds that a pass over n rows takes, as measured: values at fixed row counts (powers of two and
-// half-way between), straight lines in between, the last slope beyond. set() is for calibration,
+// half-way between), straight lines in between, the last slope beyond. More rows never cost less: a
+// noisy point must not make the rows behind it look free. set() is for calibration,
 // observe() follows the machine while it runs: each measurement moves the two nearest points a
 // little, and never far, since a pass may have waited for a busy core.
 #pragma once
@@ -26,6 +27,7 @@ class CostCurve {
   static double point_rows(int idx);
   static int interval_of(double rows);  // idx with point_rows(idx) <= rows < point_rows(idx + 1)
   void fill();
+  void keep_rising(int around);
 
   std::array<double, kNumPoints> seconds_{};  // the known, and the lines through them
   std::array<bool, kNumPoints> known_{};

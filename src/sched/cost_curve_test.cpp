@@ -23,6 +23,17 @@ TEST(CostCurveTest, DrawsStraightLinesBetweenWhatIsKnown) {
   EXPECT_NEAR(curve.at(200000), 7.0 + 0.1 * (200000 - 64), 1e-6);
 }
 
+// One slow measurement at 128 rows must not make 256, or what lies beyond, free.
+TEST(CostCurveTest, ANoisyPointMakesNothingFree) {
+  CostCurve curve;
+  for (int rows = 1; rows <= 256; rows *= 2) curve.set(rows, rows == 128 ? 300.0 : rows);
+  EXPECT_GE(curve.at(256), curve.at(128));
+  EXPECT_GT(curve.at(1024) - curve.at(512), 256);
+  for (int i = 0; i < 400; ++i) curve.observe(128, 128.0);
+  EXPECT_NEAR(curve.at(128), 128, 5);
+  EXPECT_LE(curve.at(96), curve.at(128));
+}
+
 TEST(CostCurveTest, FollowsAMachineThatChangesButNotAHiccup) {
   CostCurve curve;
   curve.set(1, 1.0);

@@ -33,14 +33,9 @@ DraftSizer::DraftSizer(const DraftSizerConfig& config)
   equal_rates_.resize(static_cast<size_t>(max_drafts_) + 1);
 }
 
-// What is the same for every choice: the target's rows without drafts, at what rows cost in steps
-// of the size that prompt chunks make them.
-void DraftSizer::begin_cycle(std::span<const DraftSeat> seats, int32_t num_other_tokens) {
+// Prompt chunks of the same steps are left out: they cost what they cost, whatever the drafts.
+void DraftSizer::begin_cycle(std::span<const DraftSeat> seats) {
   num_seats_ = static_cast<int32_t>(seats.size());
-  mean_other_tokens_ += kStepRate * (num_other_tokens - mean_other_tokens_);
-  const double n = num_seats_;
-  fixed_part_ =
-      costs_.forward.at(n) - costs_.forward.at(n + mean_other_tokens_) + costs_.other.at(n);
   const auto K = static_cast<size_t>(max_drafts_);
   survival_.resize(seats.size() * K);
   for (size_t i = 0; i < seats.size(); ++i) {
@@ -54,8 +49,8 @@ void DraftSizer::begin_cycle(std::span<const DraftSeat> seats, int32_t num_other
 
 double DraftSizer::seconds_of(const Cycle& cycle) const {
   const double n = num_seats_ + cycle.num_drafts;
-  double seconds = fixed_part_ + costs_.forward.at(n + mean_other_tokens_) + costs_.head.at(n) +
-                   cycle.pass_seconds;
+  double seconds =
+      costs_.forward.at(n) + costs_.head.at(n) + costs_.other.at(num_seats_) + cycle.pass_seconds;
   if (cycle.followed > 0) seconds += costs_.follow.at(cycle.followed);
   return std::max(seconds, 1e-9);
 }
@@ -142,13 +137,10 @@ DraftSizer::Cycle DraftSizer::try_prefixes(std::span<const DraftSeat> seats, siz
   return best;
 }
 
-void DraftSizer::choose(std::span<DraftSeat> seats, int32_t num_other_tokens) {
-  if (seats.empty()) {
-    mean_other_tokens_ += kStepRate * (num_other_tokens - mean_other_tokens_);
-    return;
-  }
+void DraftSizer::choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/) {
+  if (seats.empty()) return;
   acceptance_.forget_a_little();
-  begin_cycle(seats, num_other_tokens);
+  begin_cycle(seats);
   const double plain_rate = plain_cycle().rate();
   int32_t length = 0;
   Cycle best = try_equal_lengths(seats, length);

@@ -77,7 +77,7 @@ class DraftSizer final : public DraftPolicy {
     int32_t depth;  // 0-based
   };
 
-  void begin_cycle(std::span<const DraftSeat> seats, int32_t num_other_tokens);
+  void begin_cycle(std::span<const DraftSeat> seats);
   void add_draft(Cycle& cycle, int32_t depth, double survival, double missed);
   double seconds_of(const Cycle& cycle) const;
   double missed_entries(const DraftSeat& seat) const;
@@ -92,12 +92,10 @@ class DraftSizer final : public DraftPolicy {
   DraftAccount account_;
   double mean_generated_ = 128;  // of finished sequences
   double drafting_share_ = 1;    // of sequences that draft, lately
-  double mean_other_tokens_ = 0;
-  double allowance_ = 0;  // seconds that may go to exploring
+  double allowance_ = 0;         // seconds that may go to exploring
 
   // Of the step being planned.
   int32_t num_seats_ = 0;
-  double fixed_part_ = 0;  // of the cycle's seconds
   std::vector<int32_t> depth_counts_;
   std::vector<float> survival_;  // [seat][depth]
   std::vector<Candidate> candidates_;
