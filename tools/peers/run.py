@@ -74,6 +74,9 @@ class Point:
             return result["output_throughput"]
         return self.input_len / (result["median_ttft_ms"] / 1000)
 
+    def tokens(self, result):
+        return result["total_output_tokens"] if self.output_len > 1 else result["total_input_tokens"]
+
 
 # Prompts of decode points are short, so that nearly all of the time is decoding.
 POINTS = {p.name: p for p in [
@@ -191,8 +194,8 @@ def convert(args):
 
 
 def sides(args):
-    found, missing = [servers.Eyrie(args.eyrie)], {}
-    for side in (servers.LlamaCpp(), servers.Vllm()):
+    found, missing = [servers.Eyrie(args.eyrie, args.threads)], {}
+    for side in (servers.LlamaCpp(args.threads), servers.Vllm(args.threads)):
         if side.name not in args.sides:
             continue
         told = PEERS / f"{side.name.lower()}.error"
@@ -231,7 +234,7 @@ def check(args):
     for model in args.models:
         ours = {}
         if model.name == "mini":
-            dummy = servers.Eyrie(args.eyrie, ["--load-format", "dummy"])
+            dummy = servers.Eyrie(args.eyrie, args.threads, ["--load-format", "dummy"])
             with dummy.server(model, 1, 512, PEERS / "logs/check-mini-dummy.log") as server:
                 made_up = [dummy.greedy(server, prompt, 32) for prompt in prompts]
         for side in found:
@@ -257,7 +260,7 @@ def check(args):
 
 
 def measure(args, side, server, model, point, round_number):
-    """Tokens a second at one point, by our client."""
+    """Tokens a second at one point, by our client, and tokens a second of the server's CPU time."""
     tag = f"{model.name}-{side.name}-{point.name}-{round_number}"
     prompts = point.prompts * model.repeat
     result = PEERS / f"logs/{tag}.json"
@@ -266,13 +269,15 @@ def measure(args, side, server, model, point, round_number):
             point.output_len, "--num-prompts", prompts, "--max-concurrency", point.streams, "--ignore-eos", "--temperature", "0",
             "--seed", round_number, "--disable-tqdm", "--save-result", "--result-dir", result.parent, "--result-filename",
             result.name]
+    before = servers.cpu_seconds(server.process.pid)
     done = subprocess.run([str(a) for a in argv], capture_output=True, text=True)
+    cpu_s = servers.cpu_seconds(server.process.pid) - before
     if done.returncode != 0:
         raise servers.Failed((done.stderr.strip() or done.stdout.strip()).split("\n")[-1][-300:])
     told = json.loads(result.read_text())
     if told["completed"] != prompts or told["total_output_tokens"] != prompts * point.output_len:
         raise servers.Failed(f"{told['completed']} of {prompts} answers, {told['total_output_tokens']} tokens")
-    return point.rate(told)
+    return {"rate": point.rate(told), "cpu_rate": point.tokens(told) / max(cpu_s, 0.01)}
 
 
 def one_side(args, side, model, points, round_number):
@@ -283,7 +288,7 @@ def one_side(args, side, model, points, round_number):
     with side.server(model, streams, context, log) as server:
         for point in points:
             rates.append(measure(args, side, server, model, point, round_number))
-    return [{"rate": rate, "first_token_s": server.first_token_s, "peak_bytes": server.peak_bytes} for rate in rates]
+    return [{**rate, "first_token_s": server.first_token_s, "peak_bytes": server.peak_bytes} for rate in rates]
 
 
 def schedule(found, models, points, rounds):
@@ -303,7 +308,7 @@ def schedule(found, models, points, rounds):
 def bench(args):
     found, missing = sides(args)
     samples = {}
-    results = {"machine": machine(), "commit": commit(), "versions": {side.name: side.version() for side in found},
+    results = {"machine": machine(), "threads": args.threads, "commit": commit(), "versions": {side.name: side.version() for side in found},
                "samples": samples, "missing": missing}
     for round_number, model, side, points in schedule(found, args.models, args.points, args.rounds):
         if f"{side.name} on {model.name}" in missing:
@@ -316,7 +321,8 @@ def bench(args):
             continue
         for point, sample in zip(points, measured):
             samples.setdefault(f"{model.name}/{point.name}/{side.name}", []).append(sample)
-            print(f"round {round_number + 1} {model.name} {point.name} {side.name}: {sample['rate']:.1f} tok/s, first token after "
+            print(f"round {round_number + 1} {model.name} {point.name} {side.name}: {sample['rate']:.1f} tok/s, "
+                  f"{sample['cpu_rate']:.1f} a CPU second, first token after "
                   f"{sample['first_token_s']:.2f} s, peak {sample['peak_bytes'] / 2**20:.0f} MiB", flush=True)
         results["rounds"] = round_number + 1
         (PEERS / "results.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -325,7 +331,7 @@ def bench(args):
 
 def machine():
     names = [line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().split("\n") if "model name" in line]
-    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.machine()}"
+    return f"{servers.CORES} cores of {names[0] if names else platform.machine()}"
 
 
 def commit():
@@ -334,7 +340,7 @@ def commit():
 
 def table(results):
     samples = results["samples"]
-    lines = [f"Commit {results['commit']}, {results['machine']}, {results['rounds']} rounds."]
+    lines = [f"Commit {results['commit']}, {results['machine']}, {results['threads']} threads, {results['rounds']} rounds."]
     lines += [f"{name}: {version}." for name, version in results["versions"].items()]
     peers = [name for name in results["versions"] if name != "eyrie" and any(key.endswith("/" + name) for key in samples)]
     lines += ["", "| model | work | Eyrie |" + "".join(f" {p} | ratio |" for p in peers), "|:--|:--|--:|" + "--:|--:|" * len(peers)]
@@ -365,6 +371,8 @@ def table(results):
     for model in models:
         for point in points:
             row(model, f"{point}, tok/s", [point], lambda s: s["rate"], lambda v: f"{v:.1f}", 1)
+        for point in points:
+            row(model, f"{point}, tok/s of CPU time", [point], lambda s: s["cpu_rate"], lambda v: f"{v:.1f}", 1)
         row(model, "start to first token, s", points, lambda s: s["first_token_s"], lambda v: f"{v:.2f}", -1)
         for point in points:
             row(model, f"{point}, peak MiB", [point], lambda s: s["peak_bytes"] / 2**20, lambda v: f"{v:.0f}", -1)
@@ -379,6 +387,8 @@ def main():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
     parser.add_argument("--sides", nargs="+", choices=["llama.cpp", "vLLM"], default=["llama.cpp", "vLLM"])
+    parser.add_argument("--threads", type=int, default=servers.CORES, help="of every side; with 1 and tokens a second of CPU "
+                        "time, sides can be compared on a machine that has other work")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()

@@ -47,6 +47,15 @@ def peak_rss(pid):
     return total
 
 
+def cpu_seconds(pid):
+    """User and system time that the process and its children have used."""
+    ticks = 0
+    for p in tree(pid):
+        fields = pathlib.Path(f"/proc/{p}/stat").read_text().rsplit(") ", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 class Server:
     """with Server(argv, port, log): …; the first token is awaited before the body runs."""
 
@@ -108,8 +117,8 @@ class Eyrie:
     name = "eyrie"
     slow_start = False
 
-    def __init__(self, program, flags=()):
-        self.program, self.flags = program, flags
+    def __init__(self, program, threads=CORES, flags=()):
+        self.program, self.threads, self.flags = program, threads, flags
 
     def version(self):
         return subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout.strip()
@@ -118,7 +127,8 @@ class Eyrie:
         port = free_port()
         return Server([self.program, "serve", model.checkpoint, "--served-model-name", "model", "--host", "127.0.0.1",
                        "--port", port, "--max-num-seqs", streams, "--max-model-len", context,
-                       "--num-gpu-blocks-override", -(-streams * context // 16) + 1, *self.flags], port, log)
+                       "--num-gpu-blocks-override", -(-streams * context // 16) + 1, "--cpu-threads", self.threads,
+                       *self.flags], port, log)
 
     def greedy(self, server, prompt, count):
         """[{token id: log-probability}] of the likeliest tokens at each of `count` places, the chosen one first, and the
@@ -139,8 +149,8 @@ class LlamaCpp:
     name = "llama.cpp"
     slow_start = False
 
-    def __init__(self):
-        self.program = PEERS / "llama.cpp/bin/llama-server"
+    def __init__(self, threads=CORES):
+        self.program, self.threads = PEERS / "llama.cpp/bin/llama-server", threads
 
     def version(self):
         out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
@@ -150,7 +160,7 @@ class LlamaCpp:
     def server(self, model, streams, context, log):
         port = free_port()
         return Server([self.program, "-m", model.gguf, "--host", "127.0.0.1", "--port", port, "-np", streams,
-                       "-c", streams * context, "-t", CORES, "-fa", "on", "--no-webui", "-a", "model"], port, log)
+                       "-c", streams * context, "-t", self.threads, "-fa", "on", "--no-webui", "-a", "model"], port, log)
 
     def greedy(self, server, prompt, count):
         answer = post(server.url + "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0,
@@ -165,8 +175,8 @@ class Vllm:
     name = "vLLM"
     slow_start = True
 
-    def __init__(self):
-        self.program = PEERS / "vllm/bin/vllm"
+    def __init__(self, threads=CORES):
+        self.program, self.threads = PEERS / "vllm/bin/vllm", threads
 
     def version(self):
         out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
@@ -176,6 +186,7 @@ class Vllm:
         port = free_port()
         return Server([self.program, "serve", model.vllm, "--served-model-name", "model", "--host", "127.0.0.1", "--port",
                        port, "--max-num-seqs", streams, "--max-model-len", context], port, log,
-                      {"VLLM_CPU_KVCACHE_SPACE": "3", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"})
+                      {"VLLM_CPU_KVCACHE_SPACE": "3", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+                       "OMP_NUM_THREADS": str(self.threads)})
 
     greedy = Eyrie.greedy
