@@ -17,8 +17,7 @@ constexpr float kKnownTrials = 4;
 constexpr double kBestHope = 0.97;
 // Drafts that are nearly never reached are not considered.
 constexpr double kLeastSurvival = 0.02;
-// How slowly the means over steps and over finished sequences move.
-constexpr double kStepRate = 0.05;
+// How slowly means over finished sequences move.
 constexpr double kSequenceRate = 0.05;
 
 }  // namespace
@@ -159,10 +158,6 @@ void DraftSizer::choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/
     }
   }
   explore(seats, best);
-
-  const auto num_drafting =
-      std::ranges::count_if(seats, [](const DraftSeat& seat) { return seat.num_drafts > 0; });
-  drafting_share_ += kStepRate * (static_cast<double>(num_drafting) / num_seats_ - drafting_share_);
 }
 
 // One more draft for the sequence where it is cheapest to learn something, when the allowance pays

@@ -50,7 +50,8 @@ class DraftSizer final : public DraftPolicy {
 
   void choose(std::span<DraftSeat> seats, int32_t num_other_tokens) override;
   bool follows_always() const override { return false; }
-  bool follows_prompts() const override { return drafting_share_ > 0.5; }
+  // Never: a prompt is taken in when its sequence begins to draft, so its price is always weighed.
+  bool follows_prompts() const override { return false; }
   void note_verified(DraftRecord& record, int32_t num_drafts, int32_t num_accepted) override {
     acceptance_.note(record, num_drafts, num_accepted);
   }
@@ -91,7 +92,6 @@ class DraftSizer final : public DraftPolicy {
   Acceptance acceptance_;
   DraftAccount account_;
   double mean_generated_ = 128;  // of finished sequences
-  double drafting_share_ = 1;    // of sequences that draft, lately
   double allowance_ = 0;         // seconds that may go to exploring
 
   // Of the step being planned.
