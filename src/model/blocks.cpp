@@ -1,24 +1,29 @@
 #include "model/blocks.h"
 
-#include <cstring>
-
 #include "base/log.h"
 
 namespace eyrie::model {
 
 RmsNorm RmsNorm::load(const Loader& loader, const std::string& prefix, int64_t size, double eps) {
-  return {.weight = loader.files.tensor_f32(prefix + ".weight", {size}),
+  return {.weight = ops::place(loader.ctx, loader.files.tensor_f32(prefix + ".weight", {size})),
           .eps = static_cast<float>(eps)};
 }
 
 Tensor RmsNorm::forward(const Step& s, Tensor x) const {
-  const Tensor out = s.f32({x.dim(0), x.dim(1)});
-  ops::rms_norm(s.ctx, {.out = out, .x = x, .weight = weight, .eps = eps});
+  const Tensor out = s.act({x.dim(0), x.dim(1)});
+  forward_into(s, out, x);
   return out;
 }
 
-void RmsNorm::forward_in_place(const Step& s, Tensor x) const {
-  ops::rms_norm(s.ctx, {.out = x, .x = x, .weight = weight, .eps = eps});
+void RmsNorm::forward_in_place(const Step& s, Tensor x) const { forward_into(s, x, x); }
+
+void RmsNorm::forward_into(const Step& s, Tensor out, Tensor x) const {
+  ops::rms_norm(s.ctx, {.out = out, .x = x, .weight = weight.view, .eps = eps});
+}
+
+void RmsNorm::add_and_forward_into(const Step& s, Tensor out, Tensor residual, Tensor x) const {
+  ops::add_rms_norm(s.ctx,
+                    {.residual = residual, .x = x, .weight = weight.view, .eps = eps, .out = out});
 }
 
 Linear Linear::load(const Loader& loader, const std::vector<Part>& parts, int64_t in) {
@@ -39,10 +44,14 @@ Linear Linear::load(const Loader& loader, const std::vector<Part>& parts, int64_
 }
 
 Tensor Linear::forward(const Step& s, Tensor x) const {
-  const Tensor out = s.f32({x.dim(0), weight.out});
+  const Tensor out = s.act({x.dim(0), weight.out});
   ops::linear(s.ctx, {.out = out, .x = x, .weight = &weight});
   return out;
 }
+
+Frequencies::Frequencies(const ops::Ctx& ctx, std::vector<double> values)
+    : host_(std::move(values)),
+      placed_(ops::place(ctx, Tensor::of(host_.data(), {static_cast<int64_t>(host_.size())}))) {}
 
 Mlp Mlp::load(const Loader& loader, const std::string& prefix, int64_t hidden,
               int64_t intermediate) {
@@ -54,37 +63,9 @@ Mlp Mlp::load(const Loader& loader, const std::string& prefix, int64_t hidden,
 
 Tensor Mlp::forward(const Step& s, Tensor x) const {
   const Tensor gate_up_out = gate_up.forward(s, x);         // [T, 2·I]
-  const Tensor hidden = s.f32({x.dim(0), down.weight.in});  // [T, I]
+  const Tensor hidden = s.act({x.dim(0), down.weight.in});  // [T, I]
   ops::silu_mul(s.ctx, {.out = hidden, .gate_up = gate_up_out});
   return down.forward(s, hidden);  // [T, H]
-}
-
-void gather_rows(Tensor out, Tensor x, std::span<const int32_t> rows) {
-  CHECK_EQ(out.dim(0), static_cast<int64_t>(rows.size()));
-  CHECK_EQ(out.dim(1), x.dim(1));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    CHECK(rows[i] >= 0 && rows[i] < x.dim(0), "row {} of {}", rows[i], x.shape_string());
-    std::memcpy(out.data<float>() + static_cast<int64_t>(i) * out.stride(0),
-                x.data<float>() + rows[i] * x.stride(0),
-                static_cast<size_t>(x.dim(1)) * sizeof(float));
-  }
-}
-
-void copy_rows(Tensor out, Tensor x) {
-  CHECK_EQ(out.dim(0), x.dim(0));
-  CHECK_EQ(out.dim(1), x.dim(1));
-  for (int64_t t = 0; t < x.dim(0); ++t) {
-    std::memcpy(out.data<float>() + t * out.stride(0), x.data<float>() + t * x.stride(0),
-                static_cast<size_t>(x.dim(1)) * sizeof(float));
-  }
-}
-
-void scale_rows(Tensor x, float factor) {
-  if (factor == 1.0F) return;
-  for (int64_t t = 0; t < x.dim(0); ++t) {
-    float* row = x.data<float>() + t * x.stride(0);
-    for (int64_t i = 0; i < x.dim(1); ++i) row[i] *= factor;
-  }
 }
 
 }  // namespace eyrie::model

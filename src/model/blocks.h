@@ -22,12 +22,15 @@ struct Loader {
 };
 
 struct RmsNorm {
-  Tensor weight;  // [N] F32
+  ops::PlacedTensor weight;  // [N] F32
   float eps = 0;
 
   static RmsNorm load(const Loader& loader, const std::string& prefix, int64_t size, double eps);
   Tensor forward(const Step& s, Tensor x) const;  // [T, N] → [T, N]
   void forward_in_place(const Step& s, Tensor x) const;
+  void forward_into(const Step& s, Tensor out, Tensor x) const;
+  // residual += x, then residual normalised into out.
+  void add_and_forward_into(const Step& s, Tensor out, Tensor residual, Tensor x) const;
 };
 
 // One or several linear layers over the same input; outputs lie side by side in the row.
@@ -45,6 +48,20 @@ struct Linear {
   Tensor forward(const Step& s, Tensor x) const;  // [T, in] → [T, out]
 };
 
+// Of rope, one a pair of values, where the ops read them.
+class Frequencies {
+ public:
+  Frequencies() = default;
+  Frequencies(const ops::Ctx& ctx, std::vector<double> values);
+  std::span<const double> values() const {
+    return {placed_.view.data<double>(), static_cast<size_t>(placed_.view.num_elements())};
+  }
+
+ private:
+  std::vector<double> host_;
+  ops::PlacedTensor placed_;
+};
+
 // down(silu(gate x) · up x)
 struct Mlp {
   Linear gate_up;  // [2·I, H], gate first
@@ -54,12 +71,5 @@ struct Mlp {
                   int64_t intermediate);
   Tensor forward(const Step& s, Tensor x) const;
 };
-
-// out[i, :] = x[rows[i], :], both float32.
-void gather_rows(Tensor out, Tensor x, std::span<const int32_t> rows);
-// out[:, :] = x[:, :], either may be row-strided.
-void copy_rows(Tensor out, Tensor x);
-// x *= factor; nothing to do for 1.
-void scale_rows(Tensor x, float factor);
 
 }  // namespace eyrie::model

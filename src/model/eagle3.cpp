@@ -62,7 +62,7 @@ Eagle3 Eagle3::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Co
   const int64_t q_width = c.num_attention_heads * c.head_dim;
   const int64_t kv_width = c.num_key_value_heads * c.head_dim;
   d.aux_layers_ = c.aux_layer_inputs(target.config(), names.is_midlayer, convention);
-  d.inv_freq_ = c.rope.inv_freq(c.head_dim);
+  d.inv_freq_ = Frequencies(ctx, c.rope.inv_freq(c.head_dim));
   const auto norm = [&](const std::string& name, int64_t size) {
     return RmsNorm::load(loader, name, size, c.rms_norm_eps);
   };
@@ -102,7 +102,9 @@ void Eagle3::load_vocabulary(const Loader& loader, const std::string& root, cons
   };
 
   if (in_file(root + "embed_tokens.weight") || !same_width) {
-    embed_tokens_ = files.weight(root + "embed_tokens", c.vocab_size, c.hidden_size);
+    own_embed_tokens_ =
+        ops::place(loader.ctx, files.weight(root + "embed_tokens", c.vocab_size, c.hidden_size));
+    embed_tokens_ = own_embed_tokens_->view;
   } else {
     embed_tokens_ = target.embed_tokens();
   }
@@ -127,12 +129,12 @@ Tensor Eagle3::fuse(const Step& s, Tensor aux) const {
   const int64_t Ht = config_.target_hidden_size;
   if (input_norm_.has_value()) aux = input_norm_->forward(s, aux);
   if (!fc_norms_.empty()) {
-    const Tensor normed = s.f32({aux.dim(0), aux.dim(1)});
+    const Tensor normed = s.act({aux.dim(0), aux.dim(1)});
     for (size_t i = 0; i < fc_norms_.size(); ++i) {
       const int64_t begin = static_cast<int64_t>(i) * Ht;
       ops::rms_norm(s.ctx, {.out = normed.columns(begin, Ht),
                             .x = aux.columns(begin, Ht),
-                            .weight = fc_norms_[i].weight,
+                            .weight = fc_norms_[i].weight.view,
                             .eps = fc_norms_[i].eps});
     }
     aux = normed;
@@ -144,43 +146,42 @@ Tensor Eagle3::forward(const Step& s, std::span<const int32_t> next_ids, Tensor 
   const Eagle3Config& c = config_;
   const int64_t T = s.num_rows(), H = c.hidden_size, D = c.head_dim;
   const int64_t heads = c.num_attention_heads, kv_heads = c.num_key_value_heads;
-  const auto norm_into = [&](Tensor out, const RmsNorm& norm, Tensor x) {
-    ops::rms_norm(s.ctx, {.out = out, .x = x, .weight = norm.weight, .eps = norm.eps});
-  };
-
   const Tensor r = s.f32({T, H});  // the residual stream
   const ArenaScope scratch(*s.ctx.arena);
-  const Tensor u = s.f32({T, 2 * H});  // [embedding | feature]
+  const Tensor u = s.act({T, 2 * H});  // [embedding | feature]
   const Tensor e = s.f32({T, H});
   ops::embedding(s.ctx, {.out = e, .table = &embed_tokens_, .ids = next_ids});
-  norm_into(u.columns(0, H), input_layernorm_, e);
-  norm_into(u.columns(H, H), hidden_norm_, feature);
-  copy_rows(r, c.norm_before_residual ? u.columns(H, H) : feature);
+  input_layernorm_.forward_into(s, u.columns(0, H), e);
+  hidden_norm_.forward_into(s, u.columns(H, H), feature);
+  ops::copy_rows(s.ctx, {.out = r, .x = c.norm_before_residual ? u.columns(H, H) : feature});
 
   const Tensor qkv = qkv_proj_.forward(s, u);
-  const Tensor q = s.f32({T, heads, D});
-  copy_rows(q.reshape({T, heads * D}), qkv.columns(0, heads * D));
+  const Tensor q = s.act({T, heads, D});
+  ops::copy_rows(s.ctx, {.out = q.reshape({T, heads * D}), .x = qkv.columns(0, heads * D)});
   const Tensor k = qkv.columns(heads * D, kv_heads * D);
   const Tensor v = qkv.columns((heads + kv_heads) * D, kv_heads * D);
   for (const Tensor& x : {q, k.split_last(kv_heads, D)}) {
     ops::rope(s.ctx, {.x = x,
                       .positions = s.positions,
-                      .inv_freq = inv_freq_,
+                      .inv_freq = inv_freq_.values(),
                       .magnitude = c.rope.magnitude(),
                       .style = ops::RopeStyle::kHalfSplit});
   }
   ops::cache_write(s.ctx, {.cache = s.caches[0], .x = k, .sequences = s.sequences});
   ops::cache_write(s.ctx, {.cache = s.caches[1], .x = v, .sequences = s.sequences});
-  const Tensor o = s.f32({T, heads, D});
+  const Tensor o = s.act({T, heads, D});
   ops::gqa_attention(s.ctx, {.out = o,
                              .q = q,
                              .k_cache = s.caches[0],
                              .v_cache = s.caches[1],
                              .sequences = s.sequences,
                              .num_kv_heads = static_cast<int32_t>(kv_heads),
-                             .scale = 1.0F / std::sqrt(static_cast<float>(D))});
-  ops::add(s.ctx, {.residual = r, .x = o_proj_.forward(s, o.reshape({T, heads * D}))});
-  ops::add(s.ctx, {.residual = r, .x = mlp_.forward(s, post_attention_layernorm_.forward(s, r))});
+                             .scale = 1.0F / std::sqrt(static_cast<float>(D)),
+                             .max_rows = s.max_rows});
+  const Tensor attn_out = o_proj_.forward(s, o.reshape({T, heads * D}));
+  const Tensor mlp_in = s.act({T, H});
+  post_attention_layernorm_.add_and_forward_into(s, mlp_in, r, attn_out);
+  ops::add(s.ctx, {.residual = r, .x = mlp_.forward(s, mlp_in)});
   s.tap("draft_output", -1, r);
   return r;  // y [T, H]
 }
@@ -188,11 +189,11 @@ Tensor Eagle3::forward(const Step& s, std::span<const int32_t> next_ids, Tensor 
 Eagle3::Guess Eagle3::guess(const Step& s, Tensor output, std::span<const int32_t> rows) const {
   const auto R = static_cast<int64_t>(rows.size());
   const Tensor y = s.f32({R, config_.hidden_size});
-  gather_rows(y, output, rows);
+  ops::gather_rows(s.ctx, {.out = y, .x = output, .rows = rows});
   const Tensor z = norm_.forward(s, y);
   const Tensor logits = s.f32({R, config_.draft_vocab_size});
   ops::linear(s.ctx, {.out = logits, .x = z, .weight = &lm_head().weight});
-  scale_rows(logits, static_cast<float>(config_.logit_scale));
+  ops::scale_rows(s.ctx, {.x = logits, .factor = static_cast<float>(config_.logit_scale)});
   s.tap("draft_logits", -1, logits);
   return {.logits = logits, .feature = config_.norm_output ? z : y};
 }

@@ -53,9 +53,10 @@ class Eagle3 {
 
   Eagle3Config config_;
   std::vector<int64_t> aux_layers_;
-  std::vector<double> inv_freq_;
+  Frequencies inv_freq_;
   std::vector<int32_t> d2t_;
-  formats::Weight embed_tokens_;
+  std::optional<ops::PlacedWeight> own_embed_tokens_;
+  formats::Weight embed_tokens_;       // its own or the target's
   std::optional<RmsNorm> input_norm_;  // norm_before_fc
   std::vector<RmsNorm> fc_norms_;      // fc_norm
   Linear fc_;                          // [H, num_aux · Ht]

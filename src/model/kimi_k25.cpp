@@ -67,14 +67,17 @@ Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& pre
 
   const formats::Weight kv_b =
       loader.files.weight(prefix + ".kv_b_proj", heads * (nope + v), c.kv_lora_rank);
+  std::vector<ops::PreparedWeight> absorb, expand;
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t begin = h * (nope + v);
     const formats::Weight u = transpose_rows(kv_b, begin, nope, a.transposed);
     const formats::Weight value = weight_rows(kv_b, begin + nope, v);
-    a.absorb.push_back(ops::prepare(loader.ctx, {&u, 1}));
-    a.expand.push_back(ops::prepare(loader.ctx, {&value, 1}));
+    absorb.push_back(ops::prepare(loader.ctx, {&u, 1}));
+    expand.push_back(ops::prepare(loader.ctx, {&value, 1}));
   }
-  if (a.expand.front().source.empty()) {  // the kernels have their own layout
+  a.absorb = ops::stack(loader.ctx, std::move(absorb));
+  a.expand = ops::stack(loader.ctx, std::move(expand));
+  if (a.expand[0].source.empty()) {  // the kernels have their own layout
     a.transposed.clear();
     loader.files.done_with(kv_b);
   }
@@ -85,37 +88,35 @@ Tensor Mla::forward(const Step& s, const ModelConfig& c, std::span<const double>
                     int64_t layer, Tensor x) const {
   const int64_t T = x.dim(0), heads = c.num_attention_heads;
   const int64_t nope = c.qk_nope_head_dim, rope = c.qk_rope_head_dim, latent = c.kv_lora_rank;
-  const auto rotate = [&](Tensor heads_of_rope) {
-    ops::rope(s.ctx, {.x = heads_of_rope,
-                      .positions = s.positions,
-                      .inv_freq = inv_freq,
-                      .magnitude = c.rope.magnitude(),
-                      .style = ops::RopeStyle::kInterleaved});
-  };
-
   const Tensor c_q = q_a_proj.forward(s, x);  // [T, q_lora]
   q_a_layernorm.forward_in_place(s, c_q);
   const Tensor q = q_b_proj.forward(s, c_q).split_last(heads, nope + rope);  // [T, heads, …]
   const Tensor q_nope = q.columns(0, nope), q_pe = q.columns(nope, rope);
 
   const Tensor kv = kv_a_proj_with_mqa.forward(s, x);  // [T, latent + rope]
-  kv_a_layernorm.forward_in_place(s, kv.columns(0, latent));
+  ops::mla_cache_write(s.ctx, {.cache = s.caches[static_cast<size_t>(layer)],
+                               .kv = kv,
+                               .q_rope = q_pe,
+                               .norm_weight = kv_a_layernorm.weight.view,
+                               .eps = kv_a_layernorm.eps,
+                               .positions = s.positions,
+                               .inv_freq = inv_freq,
+                               .magnitude = c.rope.magnitude(),
+                               .style = ops::RopeStyle::kInterleaved,
+                               .sequences = s.sequences});
   s.tap("kv_latent", layer, kv.columns(0, latent));
-  rotate(q_pe);
-  rotate(kv.columns(latent, rope).split_last(1, rope));
-  ops::cache_write(
-      s.ctx, {.cache = s.caches[static_cast<size_t>(layer)], .x = kv, .sequences = s.sequences});
 
-  const Tensor q_latent = s.f32({T, heads, latent});
+  const Tensor q_latent = s.act({T, heads, latent});
   ops::head_linear(s.ctx, {.out = q_latent, .x = q_nope, .weights = absorb});
-  const Tensor o_latent = s.f32({T, heads, latent});
+  const Tensor o_latent = s.act({T, heads, latent});
   ops::mla_attention(s.ctx, {.out = o_latent,
                              .q_latent = q_latent,
                              .q_rope = q_pe,
                              .cache = s.caches[static_cast<size_t>(layer)],
                              .sequences = s.sequences,
-                             .scale = c.softmax_scale()});
-  const Tensor o = s.f32({T, heads, c.v_head_dim});
+                             .scale = c.softmax_scale(),
+                             .max_rows = s.max_rows});
+  const Tensor o = s.act({T, heads, c.v_head_dim});
   ops::head_linear(s.ctx, {.out = o, .x = o_latent, .weights = expand});
   return o_proj.forward(s, o.reshape({T, heads * c.v_head_dim}));  // [T, H]
 }
@@ -127,14 +128,18 @@ Moe Moe::load(const Loader& loader, const ModelConfig& c, const std::string& pre
   // The router decides in float32 whatever the experts' format; its activations are never rounded.
   const Loader plain{loader.ctx, loader.files};
   m.gate = Linear::load(plain, prefix + ".gate", c.n_routed_experts, c.hidden_size);
-  m.e_score_correction_bias =
-      loader.files.tensor_f32(prefix + ".gate.e_score_correction_bias", {c.n_routed_experts});
+  m.e_score_correction_bias = ops::place(
+      loader.ctx,
+      loader.files.tensor_f32(prefix + ".gate.e_score_correction_bias", {c.n_routed_experts}));
+  std::vector<ops::PreparedWeight> gate_up, down;
   for (int64_t e = 0; e < c.n_routed_experts; ++e) {
     Mlp expert = Mlp::load(loader, fmt::format("{}.experts.{}", prefix, e), c.hidden_size,
                            c.moe_intermediate_size);
-    m.gate_up.push_back(std::move(expert.gate_up.weight));
-    m.down.push_back(std::move(expert.down.weight));
+    gate_up.push_back(std::move(expert.gate_up.weight));
+    down.push_back(std::move(expert.down.weight));
   }
+  m.gate_up = ops::stack(loader.ctx, std::move(gate_up));
+  m.down = ops::stack(loader.ctx, std::move(down));
   if (c.n_shared_experts > 0) {
     m.shared_experts = Mlp::load(loader, prefix + ".shared_experts", c.hidden_size,
                                  c.moe_intermediate_size * c.n_shared_experts);
@@ -144,25 +149,28 @@ Moe Moe::load(const Loader& loader, const ModelConfig& c, const std::string& pre
 
 Tensor Moe::forward(const Step& s, const ModelConfig& c, int64_t layer, Tensor x) const {
   const int64_t T = x.dim(0), k = c.num_experts_per_tok;
-  const Tensor logits = gate.forward(s, x);  // [T, E]
+  const Tensor logits = s.f32({T, gate.weight.out});  // [T, E]
+  ops::linear(s.ctx, {.out = logits, .x = x, .weight = &gate.weight});
   s.tap("router_logits", layer, logits);
   const Tensor ids = s.ctx.arena->empty(DType::kI32, {T, k});
   const Tensor weights = s.f32({T, k});
   ops::route(s.ctx, {.ids = ids,
                      .weights = weights,
                      .logits = logits,
-                     .bias = e_score_correction_bias,
+                     .bias = e_score_correction_bias.view,
                      .n_group = static_cast<int32_t>(c.n_group),
                      .topk_group = static_cast<int32_t>(c.topk_group),
                      .norm_topk_prob = c.norm_topk_prob,
-                     .routed_scaling_factor = static_cast<float>(c.routed_scaling_factor)});
-  const Tensor out = s.f32({T, c.hidden_size});
-  ops::experts(
-      s.ctx,
-      {.out = out, .x = x, .ids = ids, .weights = weights, .gate_up = gate_up, .down = down});
+                     .routed_scaling_factor = static_cast<float>(c.routed_scaling_factor),
+                     .num_valid = s.num_valid});
+  const Tensor out = s.act({T, c.hidden_size});
+  ops::ExpertsArgs args{
+      .out = out, .x = x, .ids = ids, .weights = weights, .gate_up = gate_up, .down = down};
   if (shared_experts.has_value()) {
-    ops::add(s.ctx, {.residual = out, .x = shared_experts->forward(s, x)});
+    args.shared_gate_up = &shared_experts->gate_up.weight;
+    args.shared_down = &shared_experts->down.weight;
   }
+  ops::experts(s.ctx, args);
   return out;  // [T, H]
 }
 
@@ -175,9 +183,10 @@ KimiK25 KimiK25::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelC
   KimiK25 m;
   m.config_ = std::move(config);
   const ModelConfig& c = m.config_;
-  m.inv_freq_ = c.rope.inv_freq(c.qk_rope_head_dim);
+  m.inv_freq_ = Frequencies(ctx, c.rope.inv_freq(c.qk_rope_head_dim));
   m.prefix_ = names.model;
-  m.embed_tokens_ = files.weight(names.model + "embed_tokens", c.vocab_size, c.hidden_size);
+  m.embed_tokens_ =
+      ops::place(ctx, files.weight(names.model + "embed_tokens", c.vocab_size, c.hidden_size));
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
     const std::string prefix = m.layer_name(i);
     DecoderLayer layer;
@@ -225,7 +234,7 @@ std::vector<NamedWeight> KimiK25::named_weights() const {
     if (!layer.moe.has_value()) continue;
     const Moe& moe = *layer.moe;
     named.push_back({{prefix + "mlp.gate"}, &moe.gate.weight});
-    for (size_t e = 0; e < moe.down.size(); ++e) {
+    for (size_t e = 0; e < moe.down.weights.size(); ++e) {
       add_mlp(fmt::format("{}mlp.experts.{}", prefix, e), moe.gate_up[e], moe.down[e]);
     }
     if (moe.shared_experts.has_value()) {
@@ -241,8 +250,8 @@ size_t KimiK25::count_weight_bytes() const {
   size_t bytes = 0;
   for (const NamedWeight& named : named_weights()) bytes += named.weight->bytes();
   for (const DecoderLayer& layer : layers_) {
-    for (const auto& weight : layer.self_attn.absorb) bytes += weight.bytes();
-    for (const auto& weight : layer.self_attn.expand) bytes += weight.bytes();
+    for (const auto& weight : layer.self_attn.absorb.weights) bytes += weight.bytes();
+    for (const auto& weight : layer.self_attn.expand.weights) bytes += weight.bytes();
   }
   return bytes;
 }
@@ -252,26 +261,32 @@ Tensor KimiK25::forward(const Step& s, std::span<const int32_t> ids,
   const int64_t T = s.num_rows(), H = config_.hidden_size;
   const auto capture = [&](int64_t layer, Tensor h) {
     for (size_t i = 0; i < aux_layers.size(); ++i) {
-      if (aux_layers[i] == layer) copy_rows(aux.columns(static_cast<int64_t>(i) * H, H), h);
+      if (aux_layers[i] == layer) {
+        ops::copy_rows(s.ctx, {.out = aux.columns(static_cast<int64_t>(i) * H, H), .x = h});
+      }
     }
   };
 
   const Tensor h = s.f32({T, H});  // the residual stream
-  ops::embedding(s.ctx, {.out = h, .table = &embed_tokens_, .ids = ids});
+  const Tensor x = s.act({T, H});  // normalised: what the next half layer reads
+  ops::embedding(s.ctx, {.out = h, .table = &embed_tokens_.view, .ids = ids});
   s.tap("embedding", -1, h);
+  layers_.front().input_layernorm.forward_into(s, x, h);
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const ArenaScope scratch(*s.ctx.arena);
     const DecoderLayer& layer = layers_[static_cast<size_t>(i)];
     capture(i, h);
-    const Tensor attn_in = layer.input_layernorm.forward(s, h);
-    const Tensor attn_out = layer.self_attn.forward(s, config_, inv_freq_, i, attn_in);
+    const Tensor attn_out = layer.self_attn.forward(s, config_, inv_freq_.values(), i, x);
     s.tap("attention_output", i, attn_out);
-    ops::add(s.ctx, {.residual = h, .x = attn_out});
-    const Tensor ffn_in = layer.post_attention_layernorm.forward(s, h);
-    const Tensor ffn_out = layer.moe.has_value() ? layer.moe->forward(s, config_, i, ffn_in)
-                                                 : layer.mlp->forward(s, ffn_in);
+    layer.post_attention_layernorm.add_and_forward_into(s, x, h, attn_out);
+    const Tensor ffn_out =
+        layer.moe.has_value() ? layer.moe->forward(s, config_, i, x) : layer.mlp->forward(s, x);
     s.tap("ffn_output", i, ffn_out);
-    ops::add(s.ctx, {.residual = h, .x = ffn_out});
+    if (i + 1 < config_.num_hidden_layers) {
+      layers_[static_cast<size_t>(i) + 1].input_layernorm.add_and_forward_into(s, x, h, ffn_out);
+    } else {
+      ops::add(s.ctx, {.residual = h, .x = ffn_out});
+    }
     s.tap("layer_output", i, h);
   }
   capture(config_.num_hidden_layers, h);
@@ -282,11 +297,11 @@ void KimiK25::logits(const Step& s, Tensor hidden, std::span<const int32_t> rows
                      Tensor out) const {
   const ArenaScope scratch(*s.ctx.arena);
   const Tensor x = s.f32({static_cast<int64_t>(rows.size()), config_.hidden_size});
-  gather_rows(x, hidden, rows);
-  norm_.forward_in_place(s, x);
-  s.tap("final_norm", -1, x);
-  ops::linear(s.ctx, {.out = out, .x = x, .weight = &lm_head_.weight});
-  scale_rows(out, static_cast<float>(config_.logit_scale));
+  ops::gather_rows(s.ctx, {.out = x, .x = hidden, .rows = rows});
+  const Tensor normed = norm_.forward(s, x);
+  s.tap("final_norm", -1, normed);
+  ops::linear(s.ctx, {.out = out, .x = normed, .weight = &lm_head_.weight});
+  ops::scale_rows(s.ctx, {.x = out, .factor = static_cast<float>(config_.logit_scale)});
 }
 
 }  // namespace eyrie::model

@@ -21,8 +21,8 @@ struct Mla {
   Linear q_b_proj;            // [heads · (nope + rope), q_lora]
   Linear kv_a_proj_with_mqa;  // [latent + rope, H]
   RmsNorm kv_a_layernorm;
-  std::vector<ops::PreparedWeight> absorb;        // per head U_hᵀ [latent, nope] of kv_b_proj
-  std::vector<ops::PreparedWeight> expand;        // per head V_h [v, latent] of kv_b_proj
+  ops::WeightStack absorb;                        // per head U_hᵀ [latent, nope] of kv_b_proj
+  ops::WeightStack expand;                        // per head V_h [v, latent] of kv_b_proj
   Linear o_proj;                                  // [H, heads · v]
   std::vector<Buffer> transposed;                 // memory of the U_hᵀ
   std::optional<checkpoint::KvScales> kv_scales;  // of an FP8 cache, when the file has them
@@ -33,9 +33,9 @@ struct Mla {
 };
 
 struct Moe {
-  Linear gate;                                     // [E, H], the router
-  Tensor e_score_correction_bias;                  // [E] F32
-  std::vector<ops::PreparedWeight> gate_up, down;  // per expert [2·I, H], [H, I]
+  Linear gate;                                // [E, H], the router
+  ops::PlacedTensor e_score_correction_bias;  // [E] F32
+  ops::WeightStack gate_up, down;             // per expert [2·I, H], [H, I]
   std::optional<Mlp> shared_experts;
 
   static Moe load(const Loader& loader, const ModelConfig& config, const std::string& prefix);
@@ -88,7 +88,7 @@ class KimiK25 {
   const std::string& lm_head_name() const { return lm_head_name_; }
 
   // What a draft may share.
-  const formats::Weight& embed_tokens() const { return embed_tokens_; }
+  const formats::Weight& embed_tokens() const { return embed_tokens_.view; }
   const Linear& lm_head() const { return lm_head_; }
 
  private:
@@ -99,8 +99,8 @@ class KimiK25 {
   ModelConfig config_;
   std::string prefix_;        // of the modules, "language_model.model."
   std::string lm_head_name_;  // the embedding's when they are one
-  std::vector<double> inv_freq_;
-  formats::Weight embed_tokens_;  // [V, H]
+  Frequencies inv_freq_;
+  ops::PlacedWeight embed_tokens_;  // [V, H]
   std::vector<DecoderLayer> layers_;
   RmsNorm norm_;
   Linear lm_head_;  // [V, H]

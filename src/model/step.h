@@ -19,10 +19,16 @@ struct Step {
   std::span<const int32_t> positions;            // [T]
   std::span<const ops::SequenceRows> sequences;  // cover the T rows in order
   std::span<const ops::CacheView> caches;        // target: one a layer; draft: keys, values
+  int32_t max_rows = 0;                          // of any sequence; 0: not known
+  const int32_t* num_valid = nullptr;  // rows from there on only fill a captured graph's batch
   const TapSink* tap_sink = nullptr;
 
   int64_t num_rows() const { return static_cast<int64_t>(positions.size()); }
   Tensor f32(std::initializer_list<int64_t> shape) const { return ctx.arena->f32(shape); }
+  // What flows between matrix products.
+  Tensor act(std::initializer_list<int64_t> shape) const {
+    return ctx.arena->empty(ops::activation_dtype(ctx), shape);
+  }
   void tap(std::string_view name, int64_t layer, const Tensor& tensor) const {
     if (tap_sink != nullptr) (*tap_sink)(name, layer, tensor);
   }

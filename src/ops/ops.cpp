@@ -15,6 +15,14 @@ bool is_f32(const Tensor& t, int rank) {
          (t.dim(rank - 1) <= 1 || t.stride(rank - 1) == 1);
 }
 
+// What flows between ops: float32, or the backend's narrower type.
+bool is_activation(const Ctx& ctx, const Tensor& t, int rank) {
+  return t.rank() == rank &&
+         (t.dtype() == DType::kF32 ||
+          (ctx.table != nullptr && t.dtype() == ctx.table->activation_dtype)) &&
+         (t.dim(rank - 1) <= 1 || t.stride(rank - 1) == 1);
+}
+
 bool same_shape(const Tensor& a, const Tensor& b) {
   if (a.rank() != b.rank()) return false;
   for (int i = 0; i < a.rank(); ++i) {
@@ -32,8 +40,16 @@ Slot slot(const Ctx& ctx, Slot OpTable::*member, const char* op) {
   return fn;
 }
 
+template <typename Slot>
+Slot slot_or_null(const Ctx& ctx, Slot OpTable::*member) {
+  CHECK(ctx.table != nullptr, "an incomplete context");
+  return ctx.table->*member;
+}
+
 // Rows of the sequences lie inside the batch and their positions are non-negative.
-void check_sequences(const char* op, std::span<const SequenceRows> sequences, int64_t num_rows) {
+void check_sequences(const Ctx& ctx, const char* op, std::span<const SequenceRows> sequences,
+                     int64_t num_rows) {
+  if (!ctx.table->on_host) return;
   for (const SequenceRows& s : sequences) {
     CHECK(s.num_rows >= 0 && s.first_row >= 0 && s.first_row + s.num_rows <= num_rows &&
               s.first_position >= 0 && (s.num_rows == 0 || s.block_table != nullptr),
@@ -99,40 +115,105 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
   return prepared;
 }
 
+DType activation_dtype(const Ctx& ctx) { return ctx.table->activation_dtype; }
+
+WeightStack stack(const Ctx& ctx, std::vector<PreparedWeight> weights) {
+  WeightStack result{.weights = std::move(weights), .table = {}};
+  if (slot_or_null(ctx, &OpTable::stack) != nullptr) {
+    result.table = ctx.table->stack(ctx, result.weights);
+  }
+  return result;
+}
+
+PlacedTensor place(const Ctx& ctx, const Tensor& host) {
+  if (slot_or_null(ctx, &OpTable::place) == nullptr) return {.storage = {}, .view = host};
+  return ctx.table->place(ctx, host);
+}
+
+PlacedWeight place(const Ctx& ctx, const formats::Weight& host) {
+  PlacedTensor data = place(ctx, host.data);
+  PlacedTensor scales;
+  if (!host.scales.empty()) scales = place(ctx, host.scales);
+  PlacedWeight placed{
+      .data = std::move(data.storage), .scales = std::move(scales.storage), .view = host};
+  placed.view.data = data.view;
+  placed.view.scales = scales.view;
+  return placed;
+}
+
 void embedding(const Ctx& ctx, const EmbeddingArgs& a) {
-  CHECK(a.table != nullptr && is_f32(a.out, 2) && a.out.dim(1) == a.table->in &&
+  CHECK(a.table != nullptr && is_activation(ctx, a.out, 2) && a.out.dim(1) == a.table->in &&
             a.out.dim(0) == static_cast<int64_t>(a.ids.size()),
         "embedding: out {} for {} ids", a.out.shape_string(), a.ids.size());
-  for (int32_t id : a.ids) {
+  for (int32_t id : ctx.table->on_host ? a.ids : std::span<const int32_t>{}) {
     CHECK(id >= 0 && id < a.table->out, "embedding: id {} of a table of {} rows", id, a.table->out);
   }
   slot(ctx, &OpTable::embedding, "embedding")(ctx, a);
 }
 
 void rms_norm(const Ctx& ctx, const RmsNormArgs& a) {
-  CHECK(is_f32(a.out, 2) && is_f32(a.x, 2) && is_f32(a.weight, 1) && same_shape(a.out, a.x) &&
-            a.weight.dim(0) == a.x.dim(1),
+  CHECK(is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) && is_f32(a.weight, 1) &&
+            same_shape(a.out, a.x) && a.weight.dim(0) == a.x.dim(1),
         "rms_norm: out {} x {} weight {}", a.out.shape_string(), a.x.shape_string(),
         a.weight.shape_string());
   slot(ctx, &OpTable::rms_norm, "rms_norm")(ctx, a);
 }
 
 void add(const Ctx& ctx, const AddArgs& a) {
-  CHECK(is_f32(a.residual, 2) && is_f32(a.x, 2) && same_shape(a.residual, a.x),
+  CHECK(is_activation(ctx, a.residual, 2) && is_activation(ctx, a.x, 2) &&
+            same_shape(a.residual, a.x),
         "add: residual {} x {}", a.residual.shape_string(), a.x.shape_string());
   slot(ctx, &OpTable::add, "add")(ctx, a);
 }
 
+void add_rms_norm(const Ctx& ctx, const AddRmsNormArgs& a) {
+  if (slot_or_null(ctx, &OpTable::add_rms_norm) == nullptr) {
+    add(ctx, {.residual = a.residual, .x = a.x});
+    rms_norm(ctx, {.out = a.out, .x = a.residual, .weight = a.weight, .eps = a.eps});
+    return;
+  }
+  CHECK(is_f32(a.residual, 2) && is_activation(ctx, a.x, 2) && is_activation(ctx, a.out, 2) &&
+            is_f32(a.weight, 1) && same_shape(a.residual, a.x) && same_shape(a.residual, a.out) &&
+            a.weight.dim(0) == a.x.dim(1),
+        "add_rms_norm: residual {} x {} out {} weight {}", a.residual.shape_string(),
+        a.x.shape_string(), a.out.shape_string(), a.weight.shape_string());
+  ctx.table->add_rms_norm(ctx, a);
+}
+
+void gather_rows(const Ctx& ctx, const GatherRowsArgs& a) {
+  CHECK(is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) &&
+            a.out.dtype() == a.x.dtype() && a.out.dim(1) == a.x.dim(1) &&
+            a.out.dim(0) == static_cast<int64_t>(a.rows.size()),
+        "gather_rows: out {} x {} and {} rows", a.out.shape_string(), a.x.shape_string(),
+        a.rows.size());
+  for (int32_t row : ctx.table->on_host ? a.rows : std::span<const int32_t>{}) {
+    CHECK(row >= 0 && row < a.x.dim(0), "gather_rows: row {} of {}", row, a.x.shape_string());
+  }
+  slot(ctx, &OpTable::gather_rows, "gather_rows")(ctx, a);
+}
+
+void copy_rows(const Ctx& ctx, const CopyRowsArgs& a) {
+  CHECK(is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) && same_shape(a.out, a.x),
+        "copy_rows: out {} x {}", a.out.shape_string(), a.x.shape_string());
+  slot(ctx, &OpTable::copy_rows, "copy_rows")(ctx, a);
+}
+
+void scale_rows(const Ctx& ctx, const ScaleRowsArgs& a) {
+  CHECK(is_f32(a.x, 2), "scale_rows: x {}", a.x.shape_string());
+  if (a.factor != 1.0f) slot(ctx, &OpTable::scale_rows, "scale_rows")(ctx, a);
+}
+
 void linear(const Ctx& ctx, const LinearArgs& a) {
-  CHECK(a.weight != nullptr && is_f32(a.out, 2) && is_f32(a.x, 2) && a.out.dim(0) == a.x.dim(0) &&
-            a.out.dim(1) == a.weight->out && a.x.dim(1) == a.weight->in,
+  CHECK(a.weight != nullptr && is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) &&
+            a.out.dim(0) == a.x.dim(0) && a.out.dim(1) == a.weight->out &&
+            a.x.dim(1) == a.weight->in,
         "linear: out {} x {} weight [{}, {}]", a.out.shape_string(), a.x.shape_string(),
         a.weight == nullptr ? 0 : a.weight->out, a.weight == nullptr ? 0 : a.weight->in);
   slot(ctx, &OpTable::linear, "linear")(ctx, a);
 }
 
 void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
-  CHECK(is_f32(a.out, 3) && is_f32(a.x, 3) && a.out.dim(0) == a.x.dim(0) &&
+  CHECK(is_activation(ctx, a.out, 3) && is_activation(ctx, a.x, 3) && a.out.dim(0) == a.x.dim(0) &&
             a.out.dim(1) == a.x.dim(1) && a.x.dim(1) == static_cast<int64_t>(a.weights.size()),
         "head_linear: out {} x {} and {} heads", a.out.shape_string(), a.x.shape_string(),
         a.weights.size());
@@ -145,14 +226,14 @@ void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
 }
 
 void silu_mul(const Ctx& ctx, const SiluMulArgs& a) {
-  CHECK(is_f32(a.out, 2) && is_f32(a.gate_up, 2) && a.out.dim(0) == a.gate_up.dim(0) &&
-            2 * a.out.dim(1) == a.gate_up.dim(1),
+  CHECK(is_activation(ctx, a.out, 2) && is_activation(ctx, a.gate_up, 2) &&
+            a.out.dim(0) == a.gate_up.dim(0) && 2 * a.out.dim(1) == a.gate_up.dim(1),
         "silu_mul: out {} gate_up {}", a.out.shape_string(), a.gate_up.shape_string());
   slot(ctx, &OpTable::silu_mul, "silu_mul")(ctx, a);
 }
 
 void rope(const Ctx& ctx, const RopeArgs& a) {
-  CHECK(is_f32(a.x, 3) && a.x.dim(0) == static_cast<int64_t>(a.positions.size()) &&
+  CHECK(is_activation(ctx, a.x, 3) && a.x.dim(0) == static_cast<int64_t>(a.positions.size()) &&
             a.x.dim(2) == 2 * static_cast<int64_t>(a.inv_freq.size()),
         "rope: x {} for {} positions and {} frequencies", a.x.shape_string(), a.positions.size(),
         a.inv_freq.size());
@@ -160,35 +241,60 @@ void rope(const Ctx& ctx, const RopeArgs& a) {
 }
 
 void cache_write(const Ctx& ctx, const CacheWriteArgs& a) {
-  CHECK(is_f32(a.x, 2) && is_cache(a.cache, a.x.dim(1)),
+  CHECK(is_activation(ctx, a.x, 2) && is_cache(a.cache, a.x.dim(1)),
         "cache_write: cache {} with blocks of {}, x {}", a.cache.data.shape_string(),
         a.cache.block_size, a.x.shape_string());
-  check_sequences("cache_write", a.sequences, a.x.dim(0));
+  check_sequences(ctx, "cache_write", a.sequences, a.x.dim(0));
   slot(ctx, &OpTable::cache_write, "cache_write")(ctx, a);
 }
 
+void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& a) {
+  CHECK(is_activation(ctx, a.kv, 2) && is_activation(ctx, a.q_rope, 3) &&
+            is_f32(a.norm_weight, 1) && a.q_rope.dim(0) == a.kv.dim(0) &&
+            a.norm_weight.dim(0) + a.q_rope.dim(2) == a.kv.dim(1) && is_cache(a.cache, a.kv.dim(1)),
+        "mla_cache_write: cache {} kv {} q_rope {} norm weight {}", a.cache.data.shape_string(),
+        a.kv.shape_string(), a.q_rope.shape_string(), a.norm_weight.shape_string());
+  if (slot_or_null(ctx, &OpTable::mla_cache_write) != nullptr) {
+    ctx.table->mla_cache_write(ctx, a);
+    return;
+  }
+  const Tensor latent = a.kv.columns(0, a.norm_weight.dim(0));
+  rms_norm(ctx, {.out = latent, .x = latent, .weight = a.norm_weight, .eps = a.eps});
+  const int64_t width = a.q_rope.dim(2);
+  for (const Tensor& x :
+       {a.q_rope, a.kv.columns(a.norm_weight.dim(0), width).split_last(1, width)}) {
+    rope(ctx, {.x = x,
+               .positions = a.positions,
+               .inv_freq = a.inv_freq,
+               .magnitude = a.magnitude,
+               .style = a.style});
+  }
+  cache_write(ctx, {.cache = a.cache, .x = a.kv, .sequences = a.sequences});
+}
+
 void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {
-  CHECK(is_f32(a.out, 3) && is_f32(a.q_latent, 3) && is_f32(a.q_rope, 3) &&
-            same_shape(a.out, a.q_latent) && a.q_rope.dim(0) == a.out.dim(0) &&
-            a.q_rope.dim(1) == a.out.dim(1) &&
+  CHECK(is_activation(ctx, a.out, 3) && is_activation(ctx, a.q_latent, 3) &&
+            is_activation(ctx, a.q_rope, 3) && same_shape(a.out, a.q_latent) &&
+            a.q_rope.dim(0) == a.out.dim(0) && a.q_rope.dim(1) == a.out.dim(1) &&
             is_cache(a.cache, a.q_latent.dim(2) + a.q_rope.dim(2)),
         "mla_attention: out {} q_latent {} q_rope {} cache {} with blocks of {}",
         a.out.shape_string(), a.q_latent.shape_string(), a.q_rope.shape_string(),
         a.cache.data.shape_string(), a.cache.block_size);
-  check_sequences("mla_attention", a.sequences, a.out.dim(0));
+  check_sequences(ctx, "mla_attention", a.sequences, a.out.dim(0));
   slot(ctx, &OpTable::mla_attention, "mla_attention")(ctx, a);
 }
 
 void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
-  CHECK(is_f32(a.out, 3) && is_f32(a.q, 3) && same_shape(a.out, a.q) && a.num_kv_heads > 0 &&
-            a.q.dim(1) % a.num_kv_heads == 0 && is_cache(a.k_cache, a.num_kv_heads * a.q.dim(2)) &&
+  CHECK(is_activation(ctx, a.out, 3) && is_activation(ctx, a.q, 3) && same_shape(a.out, a.q) &&
+            a.num_kv_heads > 0 && a.q.dim(1) % a.num_kv_heads == 0 &&
+            is_cache(a.k_cache, a.num_kv_heads * a.q.dim(2)) &&
             is_cache(a.v_cache, a.num_kv_heads * a.q.dim(2)) &&
             a.k_cache.block_size == a.v_cache.block_size &&
             a.k_cache.data.dtype() == a.v_cache.data.dtype(),
         "gqa_attention: out {} q {} k {} v {} and {} kv heads", a.out.shape_string(),
         a.q.shape_string(), a.k_cache.data.shape_string(), a.v_cache.data.shape_string(),
         a.num_kv_heads);
-  check_sequences("gqa_attention", a.sequences, a.out.dim(0));
+  check_sequences(ctx, "gqa_attention", a.sequences, a.out.dim(0));
   slot(ctx, &OpTable::gqa_attention, "gqa_attention")(ctx, a);
 }
 
@@ -208,10 +314,20 @@ void route(const Ctx& ctx, const RouteArgs& a) {
   slot(ctx, &OpTable::route, "route")(ctx, a);
 }
 
+static void check_expert_ids(const Ctx& ctx, const ExpertsArgs& a) {
+  if (!ctx.table->on_host) return;
+  const std::span<const int32_t> ids(a.ids.data<int32_t>(),
+                                     static_cast<size_t>(a.ids.num_elements()));
+  for (int32_t id : ids) {
+    CHECK(id >= 0 && static_cast<size_t>(id) < a.down.size(), "experts: expert {} of {}", id,
+          a.down.size());
+  }
+}
+
 void experts(const Ctx& ctx, const ExpertsArgs& a) {
-  CHECK(is_f32(a.out, 2) && is_f32(a.x, 2) && same_shape(a.out, a.x) && a.ids.rank() == 2 &&
-            a.ids.dtype() == DType::kI32 && a.ids.is_contiguous() && is_f32(a.weights, 2) &&
-            a.weights.is_contiguous() && same_shape(a.ids, a.weights) &&
+  CHECK(is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) && same_shape(a.out, a.x) &&
+            a.ids.rank() == 2 && a.ids.dtype() == DType::kI32 && a.ids.is_contiguous() &&
+            is_f32(a.weights, 2) && a.weights.is_contiguous() && same_shape(a.ids, a.weights) &&
             a.ids.dim(0) == a.x.dim(0) && !a.gate_up.empty() && a.gate_up.size() == a.down.size(),
         "experts: out {} x {} ids {} weights {}, {} gate_up and {} down", a.out.shape_string(),
         a.x.shape_string(), a.ids.shape_string(), a.weights.shape_string(), a.gate_up.size(),
@@ -222,13 +338,24 @@ void experts(const Ctx& ctx, const ExpertsArgs& a) {
           "experts: x {} gate_up[{}] [{}, {}] down [{}, {}]", a.x.shape_string(), e,
           a.gate_up[e].out, a.gate_up[e].in, a.down[e].out, a.down[e].in);
   }
-  const std::span<const int32_t> ids(a.ids.data<int32_t>(),
-                                     static_cast<size_t>(a.ids.num_elements()));
-  for (int32_t id : ids) {
-    CHECK(id >= 0 && static_cast<size_t>(id) < a.down.size(), "experts: expert {} of {}", id,
-          a.down.size());
-  }
+  check_expert_ids(ctx, a);
+  const bool has_shared = a.shared_down != nullptr;
+  CHECK(!has_shared ||
+            (a.shared_gate_up != nullptr && a.shared_gate_up->in == a.x.dim(1) &&
+             a.shared_down->out == a.x.dim(1) && a.shared_gate_up->out == 2 * a.shared_down->in),
+        "experts: x {} and shared experts of another shape", a.x.shape_string());
   slot(ctx, &OpTable::experts, "experts")(ctx, a);
+  if (!has_shared || ctx.table->experts_take_shared) return;
+  const ArenaScope scratch(*ctx.arena);
+  const auto rows_of = [&](int64_t width) {
+    return ctx.arena->empty(ctx.table->activation_dtype, {a.x.dim(0), width});
+  };
+  const Tensor gate_up = rows_of(a.shared_gate_up->out), hidden = rows_of(a.shared_down->in);
+  const Tensor out = rows_of(a.out.dim(1));
+  linear(ctx, {.out = gate_up, .x = a.x, .weight = a.shared_gate_up});
+  silu_mul(ctx, {.out = hidden, .gate_up = gate_up});
+  linear(ctx, {.out = out, .x = hidden, .weight = a.shared_down});
+  add(ctx, {.residual = a.out, .x = out});
 }
 
 void argmax(const Ctx& ctx, const ArgmaxArgs& a) {
@@ -236,6 +363,16 @@ void argmax(const Ctx& ctx, const ArgmaxArgs& a) {
             a.logits.dim(1) > 0,
         "argmax: logits {} for {} ids", a.logits.shape_string(), a.ids.size());
   slot(ctx, &OpTable::argmax, "argmax")(ctx, a);
+}
+
+void sample(const Ctx& ctx, const SampleArgs& a) {
+  CHECK(is_f32(a.logits, 2) && a.logits.dim(0) == static_cast<int64_t>(a.rows.size()) &&
+            a.ids_stride >= 1 &&
+            (a.rows.empty() ||
+             a.ids.size() > (a.rows.size() - 1) * static_cast<size_t>(a.ids_stride)),
+        "sample: logits {} for {} rows and {} ids", a.logits.shape_string(), a.rows.size(),
+        a.ids.size());
+  slot(ctx, &OpTable::sample, "sample")(ctx, a);
 }
 
 }  // namespace eyrie::ops

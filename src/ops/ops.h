@@ -1,15 +1,23 @@
 // The operations of the decoder and the draft. Callers use these free functions; each checks shapes
 // once for all backends and then calls one slot of the context's backend table (ops/op_table.h).
 //
-// Activations are float32, row-major; T = rows (tokens) of the step. Weights are prepared once at
-// load time into the layout the backend's kernel wants (PreparedWeight). Ops write into outputs
-// they are given; scratch comes from ctx.arena; nothing allocates or reads a clock.
+// Activations are row-major; T = rows (tokens) of the step. On a CPU they are float32. On a GPU
+// what flows between matrix products is bfloat16 (activation_dtype()) and sums stay float32: the
+// residual stream, logits, router scores. Weights are prepared once at load time into the layout
+// the backend's kernel wants (PreparedWeight). Ops write into outputs they are given; scratch comes
+// from ctx.arena; nothing allocates, waits or reads a clock, so that a step can be captured as a
+// graph.
 //
-// Numerics: the result for a row never depends on the other rows of the batch, on the number of
-// threads or on how a sequence was cut into chunks. Each output element has one fixed order of
-// summation: over k ascending in a linear (over groups of k where these are summed in integers),
-// over top-k slots in slot order in the experts, over cache positions in blocks of kAttentionTile
-// aligned to position 0 in attention.
+// Where data lies: everything an op is given lies in the backend's memory, the contents of spans
+// and of tensors alike (place() brings them there at load time, Upload in a step); only the args
+// structs, and what they say of shapes, are read on the host. On a GPU ops are ordered by
+// ctx.stream and their results exist when it has run.
+//
+// Numerics on a CPU: the result for a row never depends on the other rows of the batch, on the
+// number of threads or on how a sequence was cut into chunks. Each output element has one fixed
+// order of summation: over k ascending in a linear (over groups of k where these are summed in
+// integers), over top-k slots in slot order in the experts, over cache positions in blocks of
+// kAttentionTile aligned to position 0 in attention.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +37,17 @@ struct OpTable;
 class ActivationObserver;
 
 struct Ctx {
-  const OpTable* table = nullptr;  // cpu or reference
+  const OpTable* table = nullptr;  // cpu, reference or gpu
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;
   ActivationObserver* observer = nullptr;  // set by ActivationObserver::watched() only
+  void* stream = nullptr;                  // of the gpu table: a cudaStream_t
+  // On a GPU: a row's result depends on that row alone, as it always does on a CPU.
+  bool deterministic = false;
 };
+
+// What activations between matrix products are: F32, or BF16 on a GPU.
+DType activation_dtype(const Ctx& ctx);
 
 const OpTable& cpu_ops();        // SIMD through Highway, instruction set chosen at start
 const OpTable& reference_ops();  // readable float32 oracle
@@ -73,6 +87,38 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
 std::string kernel_name(const formats::WeightFormat& format,
                         ActivationQuantization activation = ActivationQuantization::kInt8);
 
+// Weights of one shape and format that an op reads by index: experts of a layer, halves of
+// kv_b_proj by head.
+struct WeightStack {
+  std::vector<PreparedWeight> weights;
+  Buffer table;  // what the backend's kernel finds them by; empty on a CPU
+  const PreparedWeight& operator[](size_t i) const { return weights[i]; }
+};
+WeightStack stack(const Ctx& ctx, std::vector<PreparedWeight> weights);
+
+// A stack as ops are given it; on a CPU any weights side by side will do.
+class WeightSpan : public std::span<const PreparedWeight> {
+ public:
+  WeightSpan() = default;
+  WeightSpan(std::span<const PreparedWeight> weights) : span(weights) {}        // NOLINT
+  WeightSpan(const std::vector<PreparedWeight>& weights) : span(weights) {}     // NOLINT
+  WeightSpan(const WeightStack& s) : span(s.weights), table(s.table.data()) {}  // NOLINT
+  const std::byte* table = nullptr;
+};
+
+// A tensor, and a weight that is read row by row, in the backend's memory: on a CPU the same view,
+// which then still borrows what it was made from.
+struct PlacedTensor {
+  Buffer storage;
+  Tensor view;
+};
+struct PlacedWeight {
+  Buffer data, scales;
+  formats::Weight view;
+};
+PlacedTensor place(const Ctx& ctx, const Tensor& host);
+PlacedWeight place(const Ctx& ctx, const formats::Weight& host);
+
 // ---- plain ops ----------------------------------------------------------------------------------
 
 // out[T, H] = table[ids[t], :]
@@ -93,12 +139,44 @@ struct RmsNormArgs {
 };
 void rms_norm(const Ctx& ctx, const RmsNormArgs& args);
 
-// residual[T, N] += x[T, N]
+// residual[T, N] += x[T, N]; residual is float32 or of x's type.
 struct AddArgs {
   Tensor residual;
   Tensor x;
 };
 void add(const Ctx& ctx, const AddArgs& args);
+
+// add, then rms_norm of the new residual: what stands between two halves of a layer.
+struct AddRmsNormArgs {
+  Tensor residual;  // [T, N] F32
+  Tensor x;         // [T, N]
+  Tensor weight;    // [N] F32
+  float eps;
+  Tensor out;  // [T, N]
+};
+void add_rms_norm(const Ctx& ctx, const AddRmsNormArgs& args);
+
+// out[i, :] = x[rows[i], :]; x may be row-strided.
+struct GatherRowsArgs {
+  Tensor out;
+  Tensor x;
+  std::span<const int32_t> rows;
+};
+void gather_rows(const Ctx& ctx, const GatherRowsArgs& args);
+
+// out[T, N] = x[T, N], rounded to out's type; either may be row-strided.
+struct CopyRowsArgs {
+  Tensor out;
+  Tensor x;
+};
+void copy_rows(const Ctx& ctx, const CopyRowsArgs& args);
+
+// x[T, N] *= factor, float32; nothing to do for 1.
+struct ScaleRowsArgs {
+  Tensor x;
+  float factor;
+};
+void scale_rows(const Ctx& ctx, const ScaleRowsArgs& args);
 
 // out[T, O] = x[T, I] · weightᵀ ; x and out may be row-strided. When the weight asks for emulated
 // activation rounding, x is rounded per row first.
@@ -114,7 +192,7 @@ void linear(const Ctx& ctx, const LinearArgs& args);
 struct HeadLinearArgs {
   Tensor out;
   Tensor x;
-  std::span<const PreparedWeight> weights;
+  WeightSpan weights;
 };
 void head_linear(const Ctx& ctx, const HeadLinearArgs& args);
 
@@ -173,6 +251,23 @@ struct CacheWriteArgs {
 };
 void cache_write(const Ctx& ctx, const CacheWriteArgs& args);
 
+// What makes a step's keys and queries of MLA ready: kv[:, :latent] is normalised (rms_norm), the
+// rope part of every query head and kv[:, latent:] are rotated, both in place, and kv is written to
+// the cache.
+struct MlaCacheWriteArgs {
+  CacheView cache;
+  Tensor kv;           // [T, latent + rope]
+  Tensor q_rope;       // [T, Hq, rope], may be strided
+  Tensor norm_weight;  // [latent] F32
+  float eps;
+  std::span<const int32_t> positions;  // [T]
+  std::span<const double> inv_freq;    // [rope / 2]
+  float magnitude = 1.0f;
+  RopeStyle style = RopeStyle::kInterleaved;
+  std::span<const SequenceRows> sequences;
+};
+void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& args);
+
 // Absorbed MLA. cache width = latent + rope: key = [c_kv | k_pe], value = c_kv.
 // out[T, Hq, latent] = Σ_j softmax_j(scale · (q_latent·c_j + q_rope·k_j)) · c_j
 struct MlaAttentionArgs {
@@ -182,6 +277,7 @@ struct MlaAttentionArgs {
   CacheView cache;
   std::span<const SequenceRows> sequences;
   float scale;
+  int32_t max_rows = 0;  // no sequence has more rows; 0: not known. A GPU cuts its work by it
 };
 void mla_attention(const Ctx& ctx, const MlaAttentionArgs& args);
 
@@ -193,6 +289,7 @@ struct GqaAttentionArgs {
   std::span<const SequenceRows> sequences;
   int32_t num_kv_heads;
   float scale;
+  int32_t max_rows = 0;  // as in MlaAttentionArgs
 };
 void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& args);
 
@@ -209,18 +306,23 @@ struct RouteArgs {
   int32_t n_group = 1, topk_group = 1;
   bool norm_topk_prob = true;
   float routed_scaling_factor = 1.0f;
+  // Rows from *num_valid on only fill a captured graph's batch: their ids become -1 (no expert).
+  const int32_t* num_valid = nullptr;
 };
 void route(const Ctx& ctx, const RouteArgs& args);
 
-// out[T, H] = Σ_slot weights[t, slot] · down_e(silu(gate_e x) · up_e x), e = ids[t, slot].
-// gate_up[e] is [2·I, H] (gate rows first), down[e] is [H, I].
+// out[T, H] = Σ_slot weights[t, slot] · down_e(silu(gate_e x) · up_e x), e = ids[t, slot], and with
+// shared experts + down_s(silu(gate_s x) · up_s x). gate_up[e] is [2·I, H] (gate rows first),
+// down[e] is [H, I]; the shared ones may be wider and of another format.
 struct ExpertsArgs {
   Tensor out;
   Tensor x;
   Tensor ids;
   Tensor weights;
-  std::span<const PreparedWeight> gate_up;
-  std::span<const PreparedWeight> down;
+  WeightSpan gate_up;
+  WeightSpan down;
+  const PreparedWeight* shared_gate_up = nullptr;
+  const PreparedWeight* shared_down = nullptr;
 };
 void experts(const Ctx& ctx, const ExpertsArgs& args);
 
@@ -233,5 +335,22 @@ struct ArgmaxArgs {
   Tensor logits;
 };
 void argmax(const Ctx& ctx, const ArgmaxArgs& args);
+
+// One row's sampling on the device: the exponential race of runtime/sampler.h over the plain
+// logits, with its noise; temperature 0 is argmax. Rows that ask for more (penalties, top_p, …) are
+// sampled by the host.
+struct SampleRow {
+  uint64_t seed = 0;
+  int64_t position = 0;
+  float temperature = 0;
+};
+struct SampleArgs {
+  std::span<int32_t> ids;  // [R]; -1: a numeric fault, as in argmax
+  Tensor logits;           // [R, V]
+  std::span<const SampleRow> rows;
+  std::span<const int32_t> id_map;  // id_map[choice] is what is written; empty: the choice
+  int32_t ids_stride = 1;           // ids[i · ids_stride]
+};
+void sample(const Ctx& ctx, const SampleArgs& args);
 
 }  // namespace eyrie::ops

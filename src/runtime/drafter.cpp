@@ -186,8 +186,9 @@ void Drafter::propose(const ops::Ctx& ctx, const model::TapSink* tap_sink, const
                        .tap_sink = tap_sink};
   };
   const auto gather = [&](Tensor from) {
-    const Tensor rows = ctx.arena->f32({static_cast<int64_t>(source_rows_.size()), from.dim(1)});
-    model::gather_rows(rows, from, source_rows_);
+    const Tensor rows =
+        ctx.arena->empty(from.dtype(), {static_cast<int64_t>(source_rows_.size()), from.dim(1)});
+    ops::gather_rows(ctx, {.out = rows, .x = from, .rows = source_rows_});
     return rows;
   };
   sched::StepTimes& times = output.times;

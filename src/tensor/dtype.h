@@ -9,11 +9,12 @@
 
 namespace eyrie {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF8E4M3, kU8, kI8, kI32, kI64, kBool };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF8E4M3, kU8, kI8, kI32, kI64, kBool, kF64 };
 
 constexpr size_t dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::kI64:
+    case DType::kF64:
       return 8;
     case DType::kF32:
     case DType::kI32:
@@ -69,6 +70,10 @@ struct DTypeOf<int8_t> {
 template <>
 struct DTypeOf<int32_t> {
   static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
 };
 template <>
 struct DTypeOf<int64_t> {

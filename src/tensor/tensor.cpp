@@ -98,29 +98,29 @@ Tensor Tensor::split_last(int64_t outer, int64_t inner) const {
   return view;
 }
 
-Buffer::Buffer(size_t bytes) : data_(aligned_new(bytes)), bytes_(bytes) {}
-Buffer Buffer::for_weights(size_t bytes) {
-  Buffer buffer;
-  buffer.data_ = slab_allocate(bytes);
-  buffer.bytes_ = bytes;
-  buffer.in_slab_ = true;
-  return buffer;
+namespace {
+constexpr MemorySource kSlabs{.name = "slabs", .allocate = slab_allocate, .free = slab_free};
 }
+
+Buffer::Buffer(size_t bytes) : data_(aligned_new(bytes)), bytes_(bytes) {}
+Buffer::Buffer(size_t bytes, const MemorySource& source)
+    : data_(bytes == 0 ? nullptr : source.allocate(bytes)), bytes_(bytes), source_(&source) {}
+Buffer Buffer::for_weights(size_t bytes) { return Buffer(bytes, kSlabs); }
 Buffer::~Buffer() {
-  if (in_slab_) {
-    slab_free(data_);
-  } else {
+  if (source_ == nullptr) {
     std::free(data_);
+  } else if (data_ != nullptr) {
+    source_->free(data_);
   }
 }
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      in_slab_(std::exchange(other.in_slab_, false)) {}
+      source_(std::exchange(other.source_, nullptr)) {}
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
-  std::swap(in_slab_, other.in_slab_);
+  std::swap(source_, other.source_);
   return *this;
 }
 
@@ -131,6 +131,9 @@ struct Arena::Chunk {
 };
 
 Arena::Arena(size_t initial_bytes) { add_chunk(initial_bytes); }
+Arena::Arena(Buffer memory)
+    : chunks_(new Chunk{.older = nullptr, .memory = std::move(memory), .used = 0}),
+      is_fixed_(true) {}
 
 Arena::~Arena() {
   while (chunks_ != nullptr) delete std::exchange(chunks_, chunks_->older);
@@ -156,6 +159,9 @@ void Arena::reset() {
 void* Arena::allocate(size_t bytes) {
   const auto aligned = static_cast<size_t>(align_up(static_cast<int64_t>(bytes), kAlignment));
   if (chunks_->used + aligned > chunks_->memory.bytes()) {
+    CHECK(!is_fixed_, "a step needs {} more than its scratch of {} has",
+          human_bytes(static_cast<double>(chunks_->used + aligned - chunks_->memory.bytes())),
+          human_bytes(static_cast<double>(chunks_->memory.bytes())));
     add_chunk(std::max(aligned, 2 * chunks_->memory.bytes()));
     ++num_growths_;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "tensor/dtype.h"
@@ -70,11 +71,20 @@ class Tensor {
   std::array<int64_t, kMaxRank> stride_{};
 };
 
+// Memory that is not the host's heap: a device's, or the host's that a device copies from. allocate
+// throws Error with the size when memory is short; both may be called on any thread.
+struct MemorySource {
+  std::string_view name;
+  std::byte* (*allocate)(size_t bytes);  // aligned to 256 bytes at least
+  void (*free)(std::byte* memory);
+};
+
 // Owner of 64-byte aligned memory.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes);  // uninitialised; throws Error with the size when memory is short
+  Buffer(size_t bytes, const MemorySource& source);  // uninitialised; the source outlives it
   static Buffer for_weights(size_t bytes);  // zeroed, side by side in huge pages (tensor/slabs.h)
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
@@ -92,7 +102,7 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
-  bool in_slab_ = false;
+  const MemorySource* source_ = nullptr;  // nullptr: the heap
 };
 
 // Scratch of one step: bump allocation, everything gone at reset(). Grows (by a chunk) only while
@@ -100,6 +110,9 @@ class Buffer {
 class Arena {
  public:
   explicit Arena(size_t initial_bytes = 1 << 20);
+  // Cut from this memory and never grown: what was recorded with its addresses can run again.
+  // Asking for more than there is is a bug of whoever sized it.
+  explicit Arena(Buffer memory);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -121,6 +134,7 @@ class Arena {
   struct Chunk;
   void add_chunk(size_t bytes);
   Chunk* chunks_ = nullptr;  // newest first
+  bool is_fixed_ = false;
   size_t used_in_step_ = 0;
   size_t high_water_ = 0;
   int num_growths_ = 0;

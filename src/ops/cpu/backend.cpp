@@ -4,6 +4,7 @@
 
 #include "ops/cpu/isa.h"
 #include "ops/cpu/layout.h"
+#include "ops/host_rows.h"
 #include "ops/op_table.h"
 
 namespace eyrie::ops {
@@ -25,6 +26,9 @@ const OpTable& cpu_ops() {
       .route = cpu::route,
       .experts = cpu::experts,
       .argmax = cpu::argmax,
+      .gather_rows = host_gather_rows,
+      .copy_rows = host_copy_rows,
+      .scale_rows = host_scale_rows,
   };
   cpu::init_isa();
   return kTable;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/host_rows.h"
 #include "ops/op_table.h"
 #include "ops/reference/reference.h"
 
@@ -159,6 +160,9 @@ const OpTable& reference_ops() {
       .route = reference::route,
       .experts = reference::experts,
       .argmax = reference::argmax,
+      .gather_rows = host_gather_rows,
+      .copy_rows = host_copy_rows,
+      .scale_rows = host_scale_rows,
   };
   return kTable;
 }
