@@ -1,0 +1,37 @@
+#include "ops/gpu/backend.h"
+
+namespace eyrie::ops {
+
+const OpTable& gpu_ops() {
+  static constexpr OpTable kTable{
+      .name = "gpu",
+      .on_host = false,
+      .activation_dtype = DType::kBF16,
+      .prepare = nullptr,
+      .embedding = gpu::embedding,
+      .rms_norm = gpu::rms_norm,
+      .add = gpu::add,
+      .linear = nullptr,
+      .head_linear = nullptr,
+      .silu_mul = gpu::silu_mul,
+      .rope = nullptr,
+      .cache_write = nullptr,
+      .mla_attention = nullptr,
+      .gqa_attention = nullptr,
+      .route = gpu::route,
+      .experts = nullptr,
+      .argmax = gpu::argmax,
+      .gather_rows = gpu::gather_rows,
+      .copy_rows = gpu::copy_rows,
+      .scale_rows = gpu::scale_rows,
+      .place = gpu::place,
+      .stack = nullptr,
+      .add_rms_norm = gpu::add_rms_norm,
+      .mla_cache_write = nullptr,
+      .sample = gpu::sample,
+      .experts_take_shared = false,
+  };
+  return kTable;
+}
+
+}  // namespace eyrie::ops

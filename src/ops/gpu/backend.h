@@ -1,0 +1,30 @@
+// The table of the GPU's ops, and the glue behind its slots: from ops' arguments to what kernels
+// take. Contexts of this table have a device stream and an arena of device memory (gpu/device.h).
+// Glue only enqueues: it reads no contents, and launch shapes follow from the arguments' shapes.
+#pragma once
+
+#include "ops/op_table.h"
+#include "ops/ops.h"
+
+namespace eyrie::ops {
+
+// Error when this program has no GPU backend. The device's own state is GpuDevice's.
+const OpTable& gpu_ops();
+
+namespace gpu {
+
+PlacedTensor place(const Ctx& ctx, const Tensor& host);
+void embedding(const Ctx& ctx, const EmbeddingArgs& args);
+void rms_norm(const Ctx& ctx, const RmsNormArgs& args);
+void add(const Ctx& ctx, const AddArgs& args);
+void add_rms_norm(const Ctx& ctx, const AddRmsNormArgs& args);
+void gather_rows(const Ctx& ctx, const GatherRowsArgs& args);
+void copy_rows(const Ctx& ctx, const CopyRowsArgs& args);
+void scale_rows(const Ctx& ctx, const ScaleRowsArgs& args);
+void silu_mul(const Ctx& ctx, const SiluMulArgs& args);
+void route(const Ctx& ctx, const RouteArgs& args);
+void argmax(const Ctx& ctx, const ArgmaxArgs& args);
+void sample(const Ctx& ctx, const SampleArgs& args);
+
+}  // namespace gpu
+}  // namespace eyrie::ops

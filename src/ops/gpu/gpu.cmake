@@ -1,0 +1,42 @@
+# The GPU backend's files: kernels for nvcc or hipcc, glue for the house compiler, which sees the
+# vendor's runtime through compat.h. EYRIE_CUDA compiles all of it into the ops room, EYRIE_HIP the
+# part that is not a vendor's own into a library of its own; without either none.cpp takes its place.
+set(EYRIE_GPU_KERNELS gpu/plain.cu gpu/route.cu gpu/sample.cu)
+set(EYRIE_GPU_CUDA_KERNELS)  # gpu/sm80, gpu/sm90: PTX
+set(EYRIE_GPU_GLUE gpu/backend.cpp gpu/device.cpp gpu/memory.cpp gpu/plain.cpp)
+
+# Compiles the kernels into objects that target_sources of eyrie_ops takes in.
+function(eyrie_cuda_kernels)
+  add_library(eyrie_gpu_kernels OBJECT ${EYRIE_GPU_KERNELS} ${EYRIE_GPU_CUDA_KERNELS})
+  target_include_directories(eyrie_gpu_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  # -lineinfo costs nothing at run time, and profilers and compute-sanitizer name lines by it.
+  target_compile_options(eyrie_gpu_kernels PRIVATE
+    -O3 -lineinfo -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
+endfunction()
+
+# hipcc as a plain tool: CMake's own HIP language wants a ROCm tree that Debian's package is not.
+function(eyrie_hip_library target)
+  find_program(EYRIE_HIPCC hipcc REQUIRED)
+  set(objects)
+  foreach(kernel ${EYRIE_GPU_KERNELS})
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${kernel}.hip.o)
+    get_filename_component(folder ${object} DIRECTORY)
+    file(MAKE_DIRECTORY ${folder})
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${CMAKE_COMMAND} -E env ${CCACHE_PROGRAM} ${EYRIE_HIPCC} -x hip --offload-arch=gfx90a
+              -O3 -std=c++17 -DEYRIE_HIP -Wall -Wextra -Werror -I${PROJECT_SOURCE_DIR}/src
+              -MD -MF ${object}.d -c ${CMAKE_CURRENT_SOURCE_DIR}/${kernel} -o ${object}
+      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${kernel}
+      DEPFILE ${object}.d
+      COMMENT "hipcc ${kernel}"
+      VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  add_library(${target} STATIC EXCLUDE_FROM_ALL ${EYRIE_GPU_GLUE} ${objects})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${target} PRIVATE EYRIE_HIP __HIP_PLATFORM_AMD__
+                             "EYRIE_GPU_ARCHITECTURES=\"gfx90a\"")
+  target_compile_options(${target} PRIVATE ${EYRIE_WARNINGS})
+  target_link_libraries(${target} PUBLIC eyrie_tensor eyrie_formats eyrie_base)
+endfunction()
