@@ -18,13 +18,16 @@ endfunction()
 function(eyrie_hip_library target)
   find_program(EYRIE_HIPCC hipcc REQUIRED)
   set(objects)
+  # hipcc asks which devices the machine has, and that complains where there are none.
+  set(agents ${CMAKE_CURRENT_BINARY_DIR}/gpu/agents)
+  file(WRITE ${agents} "gfx90a\n")
   foreach(kernel ${EYRIE_GPU_KERNELS})
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${kernel}.hip.o)
     get_filename_component(folder ${object} DIRECTORY)
     file(MAKE_DIRECTORY ${folder})
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${CMAKE_COMMAND} -E env ${CCACHE_PROGRAM} ${EYRIE_HIPCC} -x hip --offload-arch=gfx90a
+      COMMAND ${CMAKE_COMMAND} -E env ROCM_TARGET_LST=${agents} ${CCACHE_PROGRAM} ${EYRIE_HIPCC} -x hip --offload-arch=gfx90a
               -O3 -std=c++17 -DEYRIE_HIP -Wall -Wextra -Werror -I${PROJECT_SOURCE_DIR}/src
               -MD -MF ${object}.d -c ${CMAKE_CURRENT_SOURCE_DIR}/${kernel} -o ${object}
       DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${kernel}

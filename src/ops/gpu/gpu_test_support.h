@@ -18,7 +18,7 @@ class GpuTest : public testing::Test {
     if (!found().info) GTEST_SKIP() << "no GPU: " << found().reason;
     arena().reset();
     // Scratch that an op reads before it writes it shows as NaN.
-    fill_bytes(scratch().data(), 0xff, scratch().bytes(), ctx().stream);
+    fill_bytes(scratch().raw(), 0xff, scratch().bytes(), ctx().stream);
   }
   void TearDown() override {
     if (found().info) check_device();
