@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/dummy_pattern.h"
 #include "checkpoint/quant_config.h"
 #include "checkpoint/safetensors.h"
 #include "formats/weight.h"
@@ -35,6 +36,9 @@ class Checkpoint {
   const nlohmann::json& config() const { return config_; }
   const QuantConfig& quant_config() const { return quant_config_; }
   bool is_dummy() const { return dummy_; }
+  // From now on made-up weights are views of one pattern (dummy_pattern.h): for models whose values
+  // would take long to make up and more memory than there is.
+  void repeat_dummies() { repeats_dummies_ = true; }
 
   // What the files hold. A dummy has nothing (false, none), so optional tensors count as absent.
   bool contains(const std::string& name) const { return find(name) != nullptr; }
@@ -89,11 +93,15 @@ class Checkpoint {
   Tensor exact_bf16(const std::string& name, const Tensor& stored, const Tensor& values);
   Tensor scales_of(const Linear& linear, int64_t out, int64_t in);
   formats::Weight dummy_weight(const std::string& prefix, int64_t out, int64_t in);
+  formats::Weight made_up(const formats::WeightFormat& format, const std::string& prefix,
+                          int64_t out, int64_t in);
 
   std::string path_;
   nlohmann::json config_;
   QuantConfig quant_config_;
   bool dummy_ = false;
+  bool repeats_dummies_ = false;
+  std::map<const formats::WeightFormat*, DummyPattern> patterns_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::pair<size_t, Tensor>> index_;  // name → (file, tensor)
   std::vector<Buffer> owned_;                               // converted or dummy tensors

@@ -11,12 +11,6 @@ uint64_t next_word(uint64_t* state) {
   return z ^ (z >> 31);
 }
 
-uint64_t fnv1a(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
 // Sum of four uniform bytes: near enough to a normal for a load test. Mean 510, variance
 // 4·(256² − 1)/12.
 float bell(uint32_t word) {
@@ -27,8 +21,15 @@ float bell(uint32_t word) {
 
 }  // namespace
 
+// FNV-1a.
+uint64_t name_hash(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
 void dummy_row(std::string_view name, int64_t row, std::span<float> out) {
-  uint64_t state = fnv1a(name) + static_cast<uint64_t>(row) * 0xd1342543de82ef95u;
+  uint64_t state = name_hash(name) + static_cast<uint64_t>(row) * 0xd1342543de82ef95u;
   for (size_t i = 0; i < out.size(); i += 2) {
     const uint64_t word = next_word(&state);
     out[i] = bell(static_cast<uint32_t>(word));

@@ -14,6 +14,9 @@ constexpr float kDummyStddev = 0.02f;
 // One row of a matrix. Values depend on name and row only.
 void dummy_row(std::string_view name, int64_t row, std::span<float> out);
 
+// What a tensor's values are drawn from: the same number on every machine.
+uint64_t name_hash(std::string_view name);
+
 // The constant of a vector, by the kind its name tells.
 float dummy_constant(std::string_view name);
 

@@ -297,16 +297,22 @@ Weight Checkpoint::dummy_weight(const std::string& prefix, int64_t out, int64_t 
     fail("{}: {} cannot be {}: its {} inputs are not a multiple of {}", path_, prefix, format->name,
          in, format->block_in);
   }
+  if (!repeats_dummies_) return made_up(*format, prefix, out, in);
+  return patterns_.try_emplace(format, *format).first->second.weight(prefix, out, in);
+}
+
+Weight Checkpoint::made_up(const WeightFormat& format, const std::string& prefix, int64_t out,
+                           int64_t in) {
   const size_t data_row =
-      static_cast<size_t>(format->data_columns(in)) * dtype_bytes(format->data_dtype);
+      static_cast<size_t>(format.data_columns(in)) * dtype_bytes(format.data_dtype);
   const size_t scale_row =
-      static_cast<size_t>(format->scale_columns(in)) * dtype_bytes(format->scale_dtype);
+      static_cast<size_t>(format.scale_columns(in)) * dtype_bytes(format.scale_dtype);
   const auto rows = static_cast<size_t>(out), width = static_cast<size_t>(in);
   std::byte* data = allocate(rows * data_row);
-  const auto scale_rows = static_cast<size_t>(format->scale_rows(out));
+  const auto scale_rows = static_cast<size_t>(format.scale_rows(out));
   std::byte* scales = scale_row == 0 ? nullptr : allocate(scale_rows * scale_row);
-  const formats::Recipe* recipe = formats::find_recipe(*format);
-  const auto step = static_cast<size_t>(format->block_out);
+  const formats::Recipe* recipe = formats::find_recipe(format);
+  const auto step = static_cast<size_t>(format.block_out);
   std::vector<float> values(step * width);
   for (size_t i = 0; i < rows; i += step) {
     const size_t count = std::min(step, rows - i);
@@ -315,7 +321,7 @@ Weight Checkpoint::dummy_weight(const std::string& prefix, int64_t out, int64_t 
     }
     const std::span<std::byte> codes(data + i * data_row, count * data_row);
     if (recipe == nullptr) {
-      format->encode_row({values.data(), width}, codes, {});
+      format.encode_row({values.data(), width}, codes, {});
     } else {  // the global scale of nvfp4 stays 1
       recipe->encode({.rows = {values.data(), count * width},
                       .in = in,
@@ -323,14 +329,14 @@ Weight Checkpoint::dummy_weight(const std::string& prefix, int64_t out, int64_t 
                       .scales = {scales + i / step * scale_row, scale_row}});
     }
   }
-  Weight weight = {.format = format,
+  Weight weight = {.format = &format,
                    .out = out,
                    .in = in,
-                   .data = Tensor(data, format->data_dtype, {out, format->data_columns(in)}),
+                   .data = Tensor(data, format.data_dtype, {out, format.data_columns(in)}),
                    .scales = {}};
   if (scales != nullptr) {
     weight.scales =
-        Tensor(scales, format->scale_dtype, {format->scale_rows(out), format->scale_columns(in)});
+        Tensor(scales, format.scale_dtype, {format.scale_rows(out), format.scale_columns(in)});
   }
   return weight;
 }

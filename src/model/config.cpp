@@ -185,6 +185,24 @@ float ModelConfig::softmax_scale() const {
   return static_cast<float>(rope.softmax_factor() / std::sqrt(static_cast<double>(qk_head_dim())));
 }
 
+double ModelConfig::num_parameters() const {
+  const auto product = [](int64_t a, int64_t b) {
+    return static_cast<double>(a) * static_cast<double>(b);
+  };
+  const int64_t heads = num_attention_heads;
+  const double attention = product(hidden_size, q_lora_rank + latent_width() + heads * v_head_dim) +
+                           product(q_lora_rank, heads * qk_head_dim()) +
+                           product(kv_lora_rank, heads * (qk_nope_head_dim + v_head_dim));
+  const double dense = 3 * product(hidden_size, intermediate_size);
+  const double experts = 3 * product(hidden_size, moe_intermediate_size) *
+                             static_cast<double>(n_routed_experts + n_shared_experts) +
+                         product(hidden_size, n_routed_experts);
+  const auto num_dense = static_cast<double>(std::min(first_k_dense_replace, num_hidden_layers));
+  const auto layers = static_cast<double>(num_hidden_layers);
+  return layers * attention + num_dense * dense + (layers - num_dense) * experts +
+         (tie_word_embeddings ? 1 : 2) * product(vocab_size, hidden_size);
+}
+
 ModelConfig ModelConfig::parse(const json& config) {
   const Reader top{config, ""};
   ModelConfig m;
@@ -319,6 +337,17 @@ Eagle3Config Eagle3Config::parse(const json& config) {
   d.fc_norm = either("fc_norm");
   d.norm_output = either("norm_output");
   return d;
+}
+
+double Eagle3Config::num_parameters() const {
+  const auto hidden = static_cast<double>(hidden_size);
+  const auto width = static_cast<double>(head_dim);
+  const double q_width = width * static_cast<double>(num_attention_heads);
+  const double kv_width = width * static_cast<double>(num_key_value_heads);
+  return hidden * static_cast<double>(num_aux_hidden_states * target_hidden_size) +
+         2 * hidden * (q_width + 2 * kv_width) + q_width * hidden +
+         3 * hidden * static_cast<double>(intermediate_size) +
+         hidden * static_cast<double>(vocab_size + draft_vocab_size);
 }
 
 void Eagle3Config::check_fits(const ModelConfig& target) const {

@@ -71,6 +71,7 @@ struct ModelConfig {
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int64_t latent_width() const { return kv_lora_rank + qk_rope_head_dim; }  // KV cache, per token
   float softmax_scale() const;
+  double num_parameters() const;  // of the text model, norms left out
 
   // The whole config.json; Error names the key.
   static ModelConfig parse(const nlohmann::json& config);
@@ -102,6 +103,8 @@ struct Eagle3Config {
   bool norm_output = false;            // the next step is fed the post-norm state (EAGLE-3.1)
 
   static Eagle3Config parse(const nlohmann::json& config);
+
+  double num_parameters() const;  // its own vocabulary included, norms left out
 
   // Error in one sentence when the draft cannot serve this target.
   void check_fits(const ModelConfig& target) const;

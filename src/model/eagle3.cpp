@@ -87,10 +87,17 @@ Eagle3 Eagle3::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Co
   d.norm_ = norm(names.root + "norm", H);
   d.load_vocabulary(loader, names.root, target);
 
-  const std::initializer_list<const Linear*> linears = {
-      &d.fc_, &d.qkv_proj_, &d.o_proj_, &d.mlp_.gate_up, &d.mlp_.down, &d.lm_head()};
-  for (const Linear* linear : linears) d.weight_bytes_ += linear->weight.bytes();
+  for (const NamedWeight& named : d.named_weights()) d.weight_bytes_ += named.weight->bytes();
   return d;
+}
+
+std::vector<NamedWeight> Eagle3::named_weights() const {
+  return {{{"fc"}, &fc_.weight},
+          {{"self_attn.q_proj"}, &qkv_proj_.weight},
+          {{"self_attn.o_proj"}, &o_proj_.weight},
+          {{"mlp.gate_proj"}, &mlp_.gate_up.weight},
+          {{"mlp.down_proj"}, &mlp_.down.weight},
+          {{"lm_head"}, &lm_head().weight}};
 }
 
 void Eagle3::load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target) {

@@ -41,6 +41,10 @@ class Eagle3 {
   };
   Guess guess(const Step& s, Tensor output, std::span<const int32_t> rows) const;
 
+  // Every linear layer, the LM head that may be the target's included. A single module stands for
+  // those that are fused with it.
+  std::vector<NamedWeight> named_weights() const;
+
   // Stored scales of an FP8 cache; nothing when the file has none.
   const std::optional<checkpoint::KvScales>& kv_scales() const { return kv_scales_; }
 

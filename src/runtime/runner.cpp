@@ -13,6 +13,10 @@ namespace {
 // more memory than a batch of samples.
 constexpr int64_t kScoreSlab = 64;
 
+// Parameters whose made-up values are drawn one by one: seconds of work. Larger models repeat a
+// pattern.
+constexpr double kMostMadeUp = 2e9;
+
 // Resizes without giving up the memory of elements that are not needed now.
 template <typename T>
 void resize_keeping(std::vector<T>& items, std::vector<T>& spare, size_t size) {
@@ -77,18 +81,19 @@ void Runner::load(const RunnerConfig& config) {
     const Stopwatch watch(load_report_.target_seconds);
     target_files_ =
         checkpoint::Checkpoint::open(config.model, config.hf_overrides, config.load_dummy);
-    target_ =
-        model::KimiK25::load(ctx_, *target_files_,
-                             model::ModelConfig::parse(target_files_->config()), config.activation);
+    const auto model_config = model::ModelConfig::parse(target_files_->config());
+    if (model_config.num_parameters() > kMostMadeUp) target_files_->repeat_dummies();
+    target_ = model::KimiK25::load(ctx_, *target_files_, model_config, config.activation);
     load_report_.target_bytes = target_->weight_bytes();
   });
   if (config.draft.empty()) return;
   with_context(fmt::format("draft {}", config.draft), [&] {
     const Stopwatch watch(load_report_.draft_seconds);
     draft_files_ = checkpoint::Checkpoint::open(config.draft, {}, config.load_dummy);
-    draft_ =
-        model::Eagle3::load(ctx_, *draft_files_, model::Eagle3Config::parse(draft_files_->config()),
-                            *target_, config.aux_layer_ids, config.activation);
+    const auto draft_config = model::Eagle3Config::parse(draft_files_->config());
+    if (draft_config.num_parameters() > kMostMadeUp) draft_files_->repeat_dummies();
+    draft_ = model::Eagle3::load(ctx_, *draft_files_, draft_config, *target_, config.aux_layer_ids,
+                                 config.activation);
     load_report_.draft_bytes = draft_->weight_bytes();
   });
 }

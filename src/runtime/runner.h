@@ -71,6 +71,8 @@ class Runner final : public ModelRunner {
   const model::Eagle3Config* draft_config() const {
     return draft_.has_value() ? &draft_->config() : nullptr;
   }
+  const model::KimiK25& target() const { return *target_; }
+  const model::Eagle3* draft() const { return draft_.has_value() ? &*draft_ : nullptr; }
   const LoadReport& load_report() const { return load_report_; }
   const KvLayout& kv_layout() const { return kv_layout_; }
   int64_t kv_bytes_per_token() const { return kv_layout_.bytes_per_token(); }

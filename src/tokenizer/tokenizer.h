@@ -25,6 +25,9 @@ class Tokenizer {
   // slots where the file or the field is absent) and the eos_token_id of DIR/config.json and
   // DIR/generation_config.json where they exist. Error names file and line or field.
   static Tokenizer load(const std::string& dir);
+  // The 256 single bytes and nothing else: for measuring a model that came without a vocabulary.
+  // Other ids have no bytes, and no token ends an answer.
+  static Tokenizer bytes_only();
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -1,8 +1,9 @@
 """Makes build/models/kimi-k2.5-mini from models/kimi-k2.5-mini: a tokenizer of the size of its vocabulary and, with
 --weights, model.safetensors with the very values that `--load-format dummy` makes up (src/checkpoint/dummy.cpp,
-src/formats/mxfp4.cpp), so that another engine can be given the same model.
+src/formats/mxfp4.cpp), so that another engine can be given the same model. --shape takes the true Kimi-K2.5 too, whose
+weights are too many for a file.
 
-    python tools/peers/mini.py [--out FOLDER] [--weights]
+    python tools/peers/mini.py [--shape kimi-k2.5] [--out FOLDER] [--weights]
 """
 import argparse
 import base64
@@ -13,7 +14,6 @@ import shutil
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NANO = ROOT / "models/kimi-k2.5-nano"
-MINI = ROOT / "models/kimi-k2.5-mini"
 NUM_SLOTS = 256
 
 
@@ -138,13 +138,18 @@ def write_weights(path, config):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/models/kimi-k2.5-mini")
+    parser.add_argument("--shape", choices=["kimi-k2.5-mini", "kimi-k2.5"], default="kimi-k2.5-mini")
+    parser.add_argument("--out", type=pathlib.Path, help="default: build/models/SHAPE")
     parser.add_argument("--weights", action="store_true", help="write model.safetensors too (1.2 GB; needs numpy)")
     args = parser.parse_args()
+    if args.weights and args.shape != "kimi-k2.5-mini":
+        parser.error("--weights is for kimi-k2.5-mini")
+    args.out = args.out or ROOT / "build/models" / args.shape
     args.out.mkdir(parents=True, exist_ok=True)
-    config = json.loads((MINI / "config.json").read_text())["text_config"]
+    source = ROOT / "models" / args.shape
+    config = json.loads((source / "config.json").read_text())["text_config"]
     for file in ("config.json", "generation_config.json"):
-        shutil.copy(MINI / file, args.out)
+        shutil.copy(source / file, args.out)
     write_tokenizer(args.out, config["vocab_size"])
     if args.weights:
         write_weights(args.out / "model.safetensors", config)

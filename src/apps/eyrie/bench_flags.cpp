@@ -135,42 +135,6 @@ void read_range_ratio(const ParsedFlags& flags, bench::DatasetOptions& dataset) 
   }
 }
 
-bench::DatasetOptions dataset_options(const ParsedFlags& flags) {
-  bench::DatasetOptions dataset;
-  dataset.name = flags.string("dataset-name", dataset.name);
-  dataset.path = flags.string("dataset-path");
-  dataset.num_prompts = flags.integer("num-prompts", dataset.num_prompts);
-  const int64_t seed = flags.integer("seed", 0);
-  if (seed < 0) fail("--seed {}: must be at least 0", seed);
-  dataset.seed = static_cast<uint64_t>(seed);
-  const int64_t input_len = flags.integer("input-len", dataset.input_len);
-  const int64_t output_len = flags.integer("output-len", dataset.output_len);
-  dataset.input_len = flags.integer("random-input-len", input_len);
-  dataset.output_len = flags.integer("random-output-len", output_len);
-  dataset.prefix_len = flags.integer("random-prefix-len", 0);
-  if (dataset.input_len < 0 || dataset.output_len < 1 || dataset.prefix_len < 0) {
-    fail("random lengths {} in, {} out, {} prefix: input and prefix must be at least 0, output 1",
-         dataset.input_len, dataset.output_len, dataset.prefix_len);
-  }
-  read_range_ratio(flags, dataset);
-  if (flags.has("random-range-ratio-mode")) {
-    const std::string mode = flags.string("random-range-ratio-mode");
-    if (mode != "vllm" && mode != "inferencex" && mode != "sglang") {
-      fail("--random-range-ratio-mode {}: vllm or inferencex (sglang means the same as the latter)",
-           mode);
-    }
-    dataset.range_mode = mode == "vllm" ? RangeMode::kVllm : RangeMode::kInferenceX;
-  }
-  dataset.use_chat_template = flags.boolean("use-chat-template", false);
-  if (flags.has("custom-output-len") || flags.has("output-len")) {
-    dataset.custom_output_len = flags.integer("custom-output-len", output_len);
-  }
-  dataset.skip_chat_template = flags.boolean("skip-chat-template", false);
-  dataset.disable_shuffle = flags.boolean("disable-shuffle", false);
-  dataset.no_oversample = flags.boolean("no-oversample", false);
-  return dataset;
-}
-
 nlohmann::json sampling_fields(const ParsedFlags& flags) {
   nlohmann::json fields = nlohmann::json::object();
   const auto number = [&](const char* flag, const char* field) {
@@ -208,6 +172,46 @@ bench::GoodputLimits goodput_limits(const ParsedFlags& flags) {
 }  // namespace
 
 std::span<const FlagSpec> bench_client_flags() { return kClientFlags; }
+
+bench::DatasetOptions dataset_options(const ParsedFlags& flags) {
+  bench::DatasetOptions dataset;
+  dataset.name = flags.string("dataset-name", dataset.name);
+  dataset.path = flags.string("dataset-path");
+  dataset.num_prompts = flags.integer("num-prompts", dataset.num_prompts);
+  const int64_t seed = flags.integer("seed", 0);
+  if (seed < 0) fail("--seed {}: must be at least 0", seed);
+  dataset.seed = static_cast<uint64_t>(seed);
+  const int64_t input_len = flags.integer("input-len", dataset.input_len);
+  const int64_t output_len = flags.integer("output-len", dataset.output_len);
+  dataset.input_len = flags.integer("random-input-len", input_len);
+  dataset.output_len = flags.integer("random-output-len", output_len);
+  dataset.prefix_len = flags.integer("random-prefix-len", 0);
+  if (dataset.input_len < 0 || dataset.output_len < 1 || dataset.prefix_len < 0) {
+    fail("random lengths {} in, {} out, {} prefix: input and prefix must be at least 0, output 1",
+         dataset.input_len, dataset.output_len, dataset.prefix_len);
+  }
+  read_range_ratio(flags, dataset);
+  if (flags.has("random-range-ratio-mode")) {
+    const std::string mode = flags.string("random-range-ratio-mode");
+    if (mode != "vllm" && mode != "inferencex" && mode != "sglang") {
+      fail("--random-range-ratio-mode {}: vllm or inferencex (sglang means the same as the latter)",
+           mode);
+    }
+    dataset.range_mode = mode == "vllm" ? RangeMode::kVllm : RangeMode::kInferenceX;
+  }
+  dataset.use_chat_template = flags.boolean("use-chat-template", false);
+  if (flags.has("custom-output-len") || flags.has("output-len")) {
+    dataset.custom_output_len = flags.integer("custom-output-len", output_len);
+  }
+  dataset.skip_chat_template = flags.boolean("skip-chat-template", false);
+  dataset.disable_shuffle = flags.boolean("disable-shuffle", false);
+  dataset.no_oversample = flags.boolean("no-oversample", false);
+  return dataset;
+}
+
+bool is_help_flag(const std::string& arg) {
+  return arg == "--help" || arg == "-h" || arg.starts_with("--help=");
+}
 
 bench::ServeOptions serve_options_from(const ParsedFlags& flags) {
   ServeOptions options;

@@ -16,6 +16,11 @@ std::span<const FlagSpec> bench_client_flags();
 // dataset's own.
 bench::ServeOptions serve_options_from(const ParsedFlags& flags);
 
+// What is asked of the dataset alone.
+bench::DatasetOptions dataset_options(const ParsedFlags& flags);
+
+bool is_help_flag(const std::string& arg);
+
 // argv without the program and subcommand names.
 std::vector<std::string> arguments_after(int argc, char** argv, int skip);
 

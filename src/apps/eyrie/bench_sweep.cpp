@@ -281,9 +281,7 @@ void write_reports(const SweepSetup& setup, const std::vector<bench::Verdict>& v
 
 int run_bench_sweep(const std::vector<std::string>& args) {
   const auto table = sweep_flag_table();
-  if (std::any_of(args.begin(), args.end(), [](const std::string& arg) {
-        return arg == "-h" || arg == "--help" || arg.starts_with("--help=");
-      })) {
+  if (std::any_of(args.begin(), args.end(), is_help_flag)) {
     fmt::print("eyrie bench sweep MODEL [flags of the sweep and of the client]\n\n{}",
                flags_help(table));
     return 0;

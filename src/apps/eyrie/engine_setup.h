@@ -1,6 +1,6 @@
-// What stands between a ServeConfig with a loaded Runner and an Engine: the size of the KV cache, the
-// engine's options, the measured costs that draft lengths start from. `serve` and the benchmarks
-// that run the engine in this process share it, so that they measure what is served.
+// What stands between a ServeConfig with a loaded Runner and an Engine: the size of the KV cache,
+// the engine's options, the measured costs that draft lengths start from. `serve` and the
+// benchmarks that run the engine in this process share it, so that they measure what is served.
 #pragma once
 
 #include "apps/eyrie/serve_config.h"

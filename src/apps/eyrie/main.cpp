@@ -20,7 +20,8 @@ struct Command {
 
 constexpr std::array kCommands = {
     Command{"serve", eyrie::apps::run_serve, "OpenAI-compatible server: eyrie serve MODEL [flags]"},
-    Command{"bench", eyrie::apps::run_bench, "benchmarks: eyrie bench serve|sweep [flags]"},
+    Command{"bench", eyrie::apps::run_bench,
+            "benchmarks: eyrie bench serve|sweep|latency|throughput [flags]"},
     Command{"quantize", eyrie::apps::run_quantize,
             "checkpoint to checkpoint: eyrie quantize IN OUT --scheme S"},
     Command{"inspect", eyrie::apps::run_inspect, "what is in a checkpoint: eyrie inspect MODEL"},

@@ -65,10 +65,10 @@ std::string string_key(const nlohmann::json& json, const char* key) {
 
 void take_model(const ParsedFlags& flags, ServeConfig& config) {
   if (flags.positionals().size() > 1) {
-    fail("serve takes one model; '{}' is left over", flags.positionals()[1]);
+    fail("one model is taken; '{}' is left over", flags.positionals()[1]);
   }
   config.model = flags.positionals().empty() ? flags.string("model") : flags.positionals()[0];
-  if (config.model.empty()) fail("serve needs a model: eyrie serve MODEL [flags]");
+  if (config.model.empty()) fail("a model is needed: its folder or id, first or with --model");
   config.model_path = checkpoint::resolve_model_path(config.model);
   config.tokenizer_path = flags.has("tokenizer")
                               ? checkpoint::resolve_model_path(flags.string("tokenizer"))
