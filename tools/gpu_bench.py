@@ -125,7 +125,7 @@ def run_latency(bench):
         command = [bench.eyrie, "bench", "latency", KIMI, "--load-format", "dummy", "--hf-overrides",
                    json.dumps({"text_config": {"num_hidden_layers": args.layers}}), "--batch-size", args.batch_sizes,
                    "--input-len", str(args.context - output_len // 2), "--output-len", str(output_len),
-                   "--num-iters-warmup", "1", "--num-iters", "1", "--temperature", "0", "--enable-prefix-caching",
+                   "--num-iters-warmup", "1", "--num-iters", "1", "--enable-prefix-caching",
                    "--bandwidth", str(args.bandwidth), "--peak-tflops", str(args.tflops), "--output-json", str(out)]
         if kind != "none":
             command += ["--speculative-config", json.dumps(speculation(kind))]

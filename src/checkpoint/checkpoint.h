@@ -101,7 +101,7 @@ class Checkpoint {
   QuantConfig quant_config_;
   bool dummy_ = false;
   bool repeats_dummies_ = false;
-  std::map<const formats::WeightFormat*, DummyPattern> patterns_;
+  std::map<std::pair<const formats::WeightFormat*, float>, DummyPattern> patterns_;  // by stddev
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::pair<size_t, Tensor>> index_;  // name → (file, tensor)
   std::vector<Buffer> owned_;                               // converted or dummy tensors

@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "checkpoint/dummy.h"
 #include "formats/recipe.h"
 
 namespace eyrie::checkpoint {
@@ -68,7 +67,11 @@ std::byte* RepeatedBlock::at_least(size_t bytes) {
   return ranges_.back().data;
 }
 
-DummyPattern::DummyPattern(const formats::WeightFormat& format) : format_(format) {
+float dummy_pattern_stddev(std::string_view name) {
+  return name.ends_with("embed_tokens") ? 1.0f : kDummyStddev;
+}
+
+DummyPattern::DummyPattern(const formats::WeightFormat& format, float stddev) : format_(format) {
   const size_t data_row =
       static_cast<size_t>(format.data_columns(kColumns)) * dtype_bytes(format.data_dtype);
   const size_t scale_row =
@@ -83,6 +86,7 @@ DummyPattern::DummyPattern(const formats::WeightFormat& format) : format_(format
     for (size_t r = 0; r < step; ++r) {
       dummy_row("pattern", static_cast<int64_t>(i + r), {values.data() + r * kWidth, kWidth});
     }
+    for (float& value : values) value *= stddev / kDummyStddev;
     const std::span<std::byte> codes(data.data() + i * data_row, step * data_row);
     if (recipe == nullptr) {
       format.encode_row(values, codes, {});

@@ -3,6 +3,10 @@
 // that hundreds of gigabytes cost a few megabytes and no time. Where a weight's view begins depends
 // on its name. Values look like those of dummy.h; that they repeat makes no difference to speed, as
 // kernels copy them into their own layout. Owned by a Checkpoint; one thread.
+//
+// But for the embedding, whose values are N(0, 1). With 0.02 it is no more than what attention adds
+// to it, which is much the same for all rows of a sequence: these would then meet the same experts
+// (7 of them 17 of 64, where 39 are expected), and a step would read less than it should.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/dummy.h"
 #include "formats/weight.h"
 
 namespace eyrie::checkpoint {
@@ -36,9 +41,12 @@ class RepeatedBlock {
   std::vector<Range> ranges_;
 };
 
+// Standard deviation of the values a weight of this name gets.
+float dummy_pattern_stddev(std::string_view name);
+
 class DummyPattern {
  public:
-  explicit DummyPattern(const formats::WeightFormat& format);
+  explicit DummyPattern(const formats::WeightFormat& format, float stddev = kDummyStddev);
 
   // [out, in] of the format.
   formats::Weight weight(std::string_view name, int64_t out, int64_t in);

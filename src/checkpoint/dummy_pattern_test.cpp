@@ -50,6 +50,17 @@ TEST(DummyPattern, LooksLikeANormalDistributionInEveryFormat) {
   }
 }
 
+TEST(DummyPattern, TheEmbeddingIsAsLoudAsAnyRow) {
+  EXPECT_EQ(dummy_pattern_stddev("language_model.model.embed_tokens"), 1.0f);
+  EXPECT_EQ(dummy_pattern_stddev("language_model.lm_head"), kDummyStddev);
+  DummyPattern pattern(formats::kBF16, 1.0f);
+  std::vector<float> row(7168);
+  formats::kBF16.decode_row(pattern.weight("embed_tokens", 8, 7168), 7, row);
+  double squares = 0;
+  for (const float value : row) squares += double{value} * value;
+  EXPECT_NEAR(std::sqrt(squares / 7168), 1, 0.05);
+}
+
 TEST(DummyPattern, NamesBeginAtDifferentPlacesAndAlwaysTheSame) {
   DummyPattern pattern(formats::kMxfp4);
   const auto bytes_of = [&](const char* name) {

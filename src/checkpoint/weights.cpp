@@ -298,7 +298,9 @@ Weight Checkpoint::dummy_weight(const std::string& prefix, int64_t out, int64_t 
          in, format->block_in);
   }
   if (!repeats_dummies_) return made_up(*format, prefix, out, in);
-  return patterns_.try_emplace(format, *format).first->second.weight(prefix, out, in);
+  const float stddev = dummy_pattern_stddev(prefix);
+  return patterns_.try_emplace({format, stddev}, *format, stddev)
+      .first->second.weight(prefix, out, in);
 }
 
 Weight Checkpoint::made_up(const WeightFormat& format, const std::string& prefix, int64_t out,
