@@ -6,12 +6,14 @@ EYRIE := $(BUILD)/release/eyrie
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup setup-test build models demo test test-fast test-clients fuzz sanitize fmt fmt-check tidy bench peers clean
+.PHONY: help setup setup-test build cuda test-gpu hip models demo test test-fast test-clients fuzz sanitize fmt fmt-check tidy bench peers clean
 
 help:
 	@echo "make demo      install, build, quantize, sweep the bundled model, print the table"
 	@echo "make test      install, build, run everything CI runs"
 	@echo "make build     the program: $(EYRIE)"
+	@echo "make cuda      the program with the GPU backend for NVIDIA devices: $(BUILD)/cuda/eyrie (needs CUDA 13's nvcc)"
+	@echo "make test-gpu  the GPU backend's tests, on a machine with a GPU      make hip   the backend compiled for gfx90a"
 	@echo "make models    quantized variants of the bundled models: $(BUILD)/models/"
 	@echo "make sanitize  unit and end-to-end tests under asan+ubsan and tsan"
 	@echo "make fuzz      libFuzzer over requests, templates, parsers, tokenizer and safetensors (FUZZ_SECONDS=60 each)"
@@ -30,6 +32,18 @@ build: setup
 	@cmake --preset release >$(BUILD)-release-configure.log 2>&1 || { cat $(BUILD)-release-configure.log; exit 1; }
 	@rm -f $(BUILD)-release-configure.log
 	@cmake --build --preset release -j $(JOBS)
+
+cuda: setup
+	@cmake --preset cuda >$(BUILD)-cuda-configure.log 2>&1 || { cat $(BUILD)-cuda-configure.log; exit 1; }
+	@rm -f $(BUILD)-cuda-configure.log
+	@cmake --build --preset cuda -j $(JOBS)
+
+test-gpu: setup-test
+	@tools/gpu_test.sh
+
+hip:
+	@tools/setup.sh hip
+	@cmake --preset hip >/dev/null && cmake --build --preset hip -j $(JOBS)
 
 models: build
 	@tools/make_models.sh
@@ -50,10 +64,10 @@ test-clients: build
 	@tools/clients.sh
 
 fmt: setup-test
-	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format -i
+	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.h' 'bench/*.cpp' 'src/*.cu' 'src/*.cuh' | xargs clang-format -i
 
 fmt-check:
-	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.cpp' | xargs clang-format --dry-run -Werror
+	@git ls-files 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'bench/*.h' 'bench/*.cpp' 'src/*.cu' 'src/*.cuh' | xargs clang-format --dry-run -Werror
 
 tidy: setup-test
 	@tools/tidy.sh

@@ -5,6 +5,8 @@
 #   tools/setup.sh            what building needs
 #   tools/setup.sh test       also what tests, format and lint need, and build/venv with
 #                             tools/requirements.txt
+#   tools/setup.sh hip        what `make hip` needs: Debian's hipcc, which is left out otherwise for
+#                             its size (66 MB to fetch, 350 MB of disk)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,6 +22,8 @@ if [ "${1:-}" = test ]; then
   packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-venv
              clang-14 libclang-rt-14-dev)  # fuzz targets, libFuzzer
 fi
+
+if [ "${1:-}" = hip ]; then packages+=(hipcc); fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -88,6 +88,10 @@ FoundDevice find_device(int index) {
                   .total_bytes = properties.totalGlobalMem,
                   .driver_version = driver};
   check_runtime(GPU(RuntimeGetVersion)(&info.runtime_version), "reading the runtime's version");
+  char pci_bus_id[32] = {};
+  check_runtime(GPU(DeviceGetPCIBusId)(pci_bus_id, sizeof pci_bus_id, index),
+                "reading the GPU's address");
+  info.pci_bus_id = pci_bus_id;
   if (info.major < kOldestMajor) {
     return {.info = {},
             .reason = fmt::format("{} has compute capability {}.{}, and {}.0 or newer is needed",

@@ -27,6 +27,7 @@ struct DeviceInfo {
   int minor = 0;
   int num_multiprocessors = 0;
   size_t l2_bytes = 0;
+  std::string pci_bus_id = {};  // what Nvml::read asks for
   size_t total_bytes = 0;
   int driver_version = 0;  // 13000 = what CUDA 13.0 needs
   int runtime_version = 0;

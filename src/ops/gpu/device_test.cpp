@@ -2,6 +2,7 @@
 // says why there is none.
 #include "base/error.h"
 #include "ops/gpu/gpu_test_support.h"
+#include "ops/gpu/nvml.h"
 
 namespace eyrie::ops::gpu {
 namespace {
@@ -27,6 +28,22 @@ TEST(FindDevice, NamesADeviceThatIsNotThere) {
   if (find_device().info) {
     EXPECT_NE(found.reason.find("no GPU 1000"), std::string::npos) << found.reason;
   }
+}
+
+TEST(NvmlTest, ReadsTheDeviceOrSaysWhyNot) {
+  const Nvml& nvml = Nvml::instance();
+  const FoundDevice found = find_device();
+  if (!nvml.ok()) {
+    EXPECT_GT(nvml.reason().size(), 20U);
+    EXPECT_FALSE(nvml.read("0000:00:00.0"));
+    GTEST_SKIP() << nvml.reason();
+  }
+  EXPECT_FALSE(nvml.read("no address"));
+  if (!found.info) GTEST_SKIP() << "no GPU: " << found.reason;
+  const std::optional<DeviceReading> reading = nvml.read(found.info->pci_bus_id);
+  ASSERT_TRUE(reading) << found.info->pci_bus_id;
+  EXPECT_GE(reading->memory_total_bytes, found.info->total_bytes);
+  EXPECT_GT(reading->power_w, 1.0);
 }
 
 TEST_F(DeviceTest, BlocksOfMemoryAreApartAndComeBack) {

@@ -36,7 +36,7 @@ function(eyrie_hip_library target)
       VERBATIM)
     list(APPEND objects ${object})
   endforeach()
-  add_library(${target} STATIC EXCLUDE_FROM_ALL ${EYRIE_GPU_GLUE} ${objects})
+  add_library(${target} STATIC ${EYRIE_GPU_GLUE} ${objects})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${target} PRIVATE EYRIE_HIP __HIP_PLATFORM_AMD__
                              "EYRIE_GPU_ARCHITECTURES=\"gfx90a\"")

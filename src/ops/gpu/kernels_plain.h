@@ -17,11 +17,13 @@ struct Rows {
 };
 
 // to[i, :] = from[index ? index[i] : i, :], rounded to to's type. An index outside the source's
-// rows gives NaN: a fault that shows instead of memory of somebody else.
+// rows reads none of them: it gives row 0 (otherwise_first: token ids, where -1 stands for a fault
+// that is reported elsewhere, and for padding) or NaN, which shows.
 struct CopyRows {
   Rows to;
   Rows from;
   const int32_t* index;
+  bool otherwise_first;
   int64_t num_rows;
   int64_t num_from_rows;
   int64_t width;

@@ -55,9 +55,14 @@ __global__ void copy_rows_kernel(CopyRows a) {
   const int64_t column = walked_pack() * kCount;
   if (column >= a.width) return;
   const int64_t row = blockIdx.x;
-  const int64_t source = a.index == nullptr ? row : a.index[row];
+  int64_t source = a.index == nullptr ? row : a.index[row];
+  bool is_inside = source >= 0 && source < a.num_from_rows;
+  if (!is_inside && a.otherwise_first) {
+    source = 0;
+    is_inside = true;
+  }
   float x[kCount];
-  if (source >= 0 && source < a.num_from_rows) {
+  if (is_inside) {
     load_floats(static_cast<const From*>(a.from.data) + source * a.from.stride + column, x);
   } else {
 #pragma unroll
