@@ -74,7 +74,8 @@ std::string_view kv_dtype_name(DType dtype) {
   return dtype == DType::kF8E4M3 ? "fp8_e4m3" : "bfloat16";
 }
 
-KvStorage::KvStorage(const KvLayout& layout, int64_t num_blocks, int32_t block_size)
+KvStorage::KvStorage(const KvLayout& layout, int64_t num_blocks, int32_t block_size,
+                     const MemorySource* source)
     : num_blocks_(num_blocks), block_size_(block_size) {
   CHECK_GT(num_blocks, 0);
   CHECK(block_size > 0 && block_size % ops::kAttentionTile == 0, "block size {}", block_size);
@@ -82,9 +83,10 @@ KvStorage::KvStorage(const KvLayout& layout, int64_t num_blocks, int32_t block_s
   const auto bytes_of = [&](int64_t width, DType dtype) {
     return align_up(slots * width * value_bytes(dtype), kAlignment);
   };
-  memory_ = Buffer(static_cast<size_t>(layout.num_target_layers *
-                                           bytes_of(layout.target_width, layout.target_dtype) +
-                                       2 * bytes_of(layout.draft_width, layout.draft_dtype)));
+  const auto bytes = static_cast<size_t>(layout.num_target_layers *
+                                             bytes_of(layout.target_width, layout.target_dtype) +
+                                         2 * bytes_of(layout.draft_width, layout.draft_dtype));
+  memory_ = source == nullptr ? Buffer(bytes) : Buffer(bytes, *source);
 
   std::byte* next = memory_.data();
   const auto take = [&](int64_t width, DType dtype, float scale) {

@@ -52,7 +52,9 @@ std::string_view kv_dtype_name(DType dtype);
 
 class KvStorage {
  public:
-  KvStorage(const KvLayout& layout, int64_t num_blocks, int32_t block_size);
+  // source: of the memory, nullptr for the host's.
+  KvStorage(const KvLayout& layout, int64_t num_blocks, int32_t block_size,
+            const MemorySource* source = nullptr);
 
   std::span<const ops::CacheView> target() const { return target_; }
   std::span<const ops::CacheView> draft() const { return draft_; }  // {keys, values} or empty

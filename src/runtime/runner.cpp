@@ -1,9 +1,11 @@
 #include "runtime/runner.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/math.h"
+#include "ops/gpu/backend.h"
 #include "runtime/stopwatch.h"
 
 namespace eyrie::runtime {
@@ -56,11 +58,15 @@ struct Runner::Sequence {
 
 // ---- loading ------------------------------------------------------------------------------------
 
-Runner::Runner(const RunnerConfig& config)
-    : pool_(config.num_threads),
-      ctx_{.table = config.use_reference_ops ? &ops::reference_ops() : &ops::cpu_ops(),
-           .pool = &pool_,
-           .arena = &arena_} {
+Runner::Runner(const RunnerConfig& config) : pool_(config.num_threads) {
+  if (config.device == DeviceKind::kGpu) {
+    open_device(config);
+  } else {
+    arena_ = std::make_unique<Arena>();
+    ctx_.table = config.use_reference_ops ? &ops::reference_ops() : &ops::cpu_ops();
+  }
+  ctx_.pool = &pool_;
+  ctx_.arena = arena_.get();
   load(config);
   kv_layout_ = choose_kv_layout(config.kv_cache_dtype,
                                 {.target_files = *target_files_,
@@ -75,6 +81,20 @@ Runner::Runner(const RunnerConfig& config)
 }
 
 Runner::~Runner() = default;
+
+void Runner::open_device(const RunnerConfig& config) {
+  constexpr size_t kFirstScratch = size_t{32} << 20;
+  gpu_ = std::make_unique<ops::gpu::GpuDevice>(config.device_index);
+  arena_ = std::make_unique<Arena>(kFirstScratch, ops::gpu::device_memory());
+  draft_arena_ = std::make_unique<Arena>(kFirstScratch, ops::gpu::device_memory());
+  ctx_.table = &ops::gpu_ops();
+  ctx_.stream = gpu_->stream();
+  ctx_.deterministic = config.deterministic;
+  device_limits_ = {.max_tokens = config.max_num_batched_tokens,
+                    .max_sequences = config.max_num_seqs,
+                    .max_rows_each = 1 + config.num_speculative_tokens,
+                    .enforce_eager = config.enforce_eager};
+}
 
 void Runner::load(const RunnerConfig& config) {
   with_context(fmt::format("model {}", config.model), [&] {
@@ -100,6 +120,14 @@ void Runner::load(const RunnerConfig& config) {
 
 void Runner::allocate_kv(int64_t num_blocks, int32_t block_size) {
   CHECK(!kv_.has_value(), "the cache is allocated once");
+  if (gpu_ != nullptr) {
+    warm_up_device();
+    const ops::gpu::AllocationPurpose purpose("the KV cache",
+                                              "--gpu-memory-utilization or --max-model-len");
+    kv_.emplace(kv_layout_, num_blocks, block_size, &ops::gpu::device_memory());
+    make_device_steps();
+    return;
+  }
   kv_.emplace(kv_layout_, num_blocks, block_size);
   if (draft_.has_value()) {
     constexpr int64_t kShare = 16;
@@ -107,6 +135,70 @@ void Runner::allocate_kv(int64_t num_blocks, int32_t block_size) {
         *kv_, num_aux_values(),
         max_backlog_bytes_ > 0 ? max_backlog_bytes_ : static_cast<int64_t>(kv_->bytes()) / kShare);
   }
+}
+
+void Runner::make_device_steps() {
+  DeviceLimits limits = device_limits_;
+  const int64_t longest = div_ceil(target_->config().max_position_embeddings, kv_->block_size());
+  limits.max_table_size = static_cast<int32_t>(std::min(longest, kv_->num_blocks()));
+  const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
+  device_drafter_.reset();
+  device_target_.emplace(ctx_, *target_, *kv_, aux_layers, limits);
+  if (!draft_.has_value()) return;
+  ops::Ctx draft_ctx = ctx_;
+  draft_ctx.arena = draft_arena_.get();
+  device_drafter_.emplace(draft_ctx, *draft_, *kv_, device_target_->aux(), limits);
+}
+
+void Runner::warm_up_device() {
+  if (is_warm_) return;
+  is_warm_ = true;
+  const ops::gpu::AllocationPurpose purpose("the scratch of a step", "--max-num-batched-tokens");
+  constexpr int32_t kBlockSize = ops::kAttentionTile;
+  const int32_t num_tokens = device_limits_.max_tokens;
+  kv_.emplace(kv_layout_, div_ceil(num_tokens, kBlockSize) + device_limits_.max_rows_each,
+              kBlockSize, &ops::gpu::device_memory());
+  make_device_steps();
+  // One prompt as long as a step may be, that samples as many rows as a step may.
+  sched::StepRow row;
+  row.num_tokens = num_tokens;
+  row.samples = true;
+  row.num_drafts_to_propose = device_limits_.max_rows_each - 1;
+  row.tokens.assign(static_cast<size_t>(num_tokens), TokenId{0});
+  for (int32_t block = 0; block < kv_->num_blocks(); ++block) row.block_table.push_back(block);
+  std::vector<int32_t> positions(static_cast<size_t>(num_tokens));
+  std::iota(positions.begin(), positions.end(), 0);
+  const size_t most_logits =
+      std::min(static_cast<size_t>(num_tokens),
+               static_cast<size_t>(
+                   recorded_rows(device_limits_.max_sequences * device_limits_.max_rows_each)));
+  const ops::SequenceRows sequence{.num_rows = num_tokens, .block_table = row.block_table.data()};
+  const auto table_size = static_cast<int32_t>(row.block_table.size());
+  const std::vector<ops::SampleRow> samples(most_logits);
+  device_target_->run({.ids = row.tokens,
+                       .positions = positions,
+                       .sequences = {&sequence, 1},
+                       .table_sizes = {&table_size, 1},
+                       .logit_rows = std::span(positions).first(most_logits),
+                       .samples = samples});
+  if (device_drafter_.has_value()) {
+    sched::StepPlan plan;
+    plan.rows = {row};
+    plan.num_tokens = num_tokens;
+    StepOutput output;
+    output.rows.resize(1);
+    output.rows[0].sampled = {0};
+    const int32_t first_row = 0;
+    const SamplingParams params;
+    const SamplingParams* of_row = &params;
+    device_drafter_->propose({.plan = plan, .first_rows = {&first_row, 1}, .params = {&of_row, 1}},
+                             output);
+  }
+  device_drafter_.reset();
+  device_target_.reset();
+  kv_.reset();
+  arena_->fix();
+  draft_arena_->fix();
 }
 
 void Runner::add_sequence(sched::SequenceId seq_id, std::span<const TokenId> prompt,
@@ -131,6 +223,8 @@ void Runner::build_batch(const sched::StepPlan& plan) {
   batch_.params.clear();
   batch_.texts.clear();
   batch_.logit_rows.clear();
+  batch_.samples.clear();
+  batch_.table_sizes.clear();
   for (const sched::StepRow& row : plan.rows) {
     const auto found = sequences_.find(row.seq_id);
     CHECK(found != sequences_.end(), "sequence {} is unknown", row.seq_id);
@@ -151,9 +245,15 @@ void Runner::build_batch(const sched::StepPlan& plan) {
     for (int32_t i = 0; i < row.num_tokens; ++i) {
       batch_.positions.push_back(row.first_position + i);
     }
+    batch_.table_sizes.push_back(static_cast<int32_t>(row.block_table.size()));
     if (!row.samples) continue;
+    const SamplingParams& params = found->second->params;
     for (int32_t i = row.num_tokens - 1 - row.num_draft_tokens; i < row.num_tokens; ++i) {
       batch_.logit_rows.push_back(first_row + i);
+      batch_.samples.push_back(
+          {.seed = params.seed,
+           .position = row.first_position + i + int64_t{1},
+           .temperature = params.greedy() ? 0.0f : static_cast<float>(params.temperature)});
     }
   }
 }
@@ -173,7 +273,11 @@ model::Step Runner::target_step() {
 
 const StepOutput& Runner::execute(const sched::StepPlan& plan) {
   CHECK(kv_.has_value(), "allocate_kv() comes first");
-  arena_.reset();
+  if (gpu_ != nullptr) {
+    gpu_->make_current();
+  } else {
+    arena_->reset();
+  }
   output_.times.clear();
   resize_keeping(output_.rows, spare_.rows, plan.rows.size());
   resize_keeping(output_.extras, spare_.extras, plan.rows.size());
@@ -184,10 +288,12 @@ const StepOutput& Runner::execute(const sched::StepPlan& plan) {
   sched::StepTimes& step_times = output_.times;
   step_times.num_rows = plan.num_tokens;
   Tensor hidden, aux;
-  {
+  if (device_target_.has_value()) {
+    run_on_device(plan);
+  } else {
     const Stopwatch watch(step_times.forward_seconds);
     if (draft_.has_value()) {
-      aux = arena_.f32({static_cast<int64_t>(batch_.ids.size()), num_aux_values()});
+      aux = arena_->f32({static_cast<int64_t>(batch_.ids.size()), num_aux_values()});
     }
     const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
     hidden = target_->forward(target_step(), batch_.ids, aux_layers, aux);
@@ -202,7 +308,10 @@ const StepOutput& Runner::execute(const sched::StepPlan& plan) {
 
 void Runner::propose(const sched::StepPlan& plan, Tensor aux) {
   for (const Sequence* owner : batch_.owners) batch_.texts.emplace_back(owner->text);
-  if (drafter_.has_value()) {
+  if (device_drafter_.has_value()) {
+    device_drafter_->propose(
+        {.plan = plan, .first_rows = batch_.first_rows, .params = batch_.params}, output_);
+  } else if (drafter_.has_value()) {
     drafter_->propose(ctx_, tap_sink_,
                       {.plan = plan,
                        .first_rows = batch_.first_rows,
@@ -227,9 +336,11 @@ void Runner::propose(const sched::StepPlan& plan, Tensor aux) {
 
 void Runner::sample_rows(const sched::StepPlan& plan, Tensor hidden) {
   const auto num_logits = static_cast<int64_t>(batch_.logit_rows.size());
-  const Tensor logits = arena_.f32({num_logits, target_->config().vocab_size});
   const Stopwatch watch(output_.times.head_seconds);
-  if (num_logits > 0) target_->logits(target_step(), hidden, batch_.logit_rows, logits);
+  if (!device_target_.has_value()) {
+    logits_ = arena_->f32({num_logits, target_->config().vocab_size});
+    if (num_logits > 0) target_->logits(target_step(), hidden, batch_.logit_rows, logits_);
+  }
   int64_t first_logit = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const sched::StepRow& row = plan.rows[r];
@@ -244,13 +355,47 @@ void Runner::sample_rows(const sched::StepPlan& plan, Tensor hidden) {
     if (batch_.params[r]->prompt_logprobs.has_value()) score_prompt(row, r, hidden);
     if (!row.samples) continue;
     const int64_t count = row.num_draft_tokens + int64_t{1};
-    sample_row(row, *batch_.owners[r], logits.rows(first_logit, count), result, extras);
+    sample_row(row, *batch_.owners[r], first_logit, result, extras);
     if (extras.numeric_fault) result.sampled.clear();
     first_logit += count;
   }
 }
 
-void Runner::sample_row(const sched::StepRow& row, Sequence& sequence, Tensor logits,
+// What a device draws by itself is what the sampler would: no processor, no filter, nothing told.
+bool Runner::is_sampled_on_device(const Sequence& sequence) const {
+  const SamplingParams& p = sequence.params;
+  return device_target_.has_value() && !p.logprobs.has_value() && !p.has_penalties() &&
+         p.logit_bias.empty() && p.allowed_token_ids.empty() && p.bad_words.empty() &&
+         !p.thinking_budget.has_value() && p.min_tokens <= 0 &&
+         (p.greedy() || (p.top_k <= 0 && p.top_p >= 1.0 && p.min_p <= 0.0));
+}
+
+TokenId Runner::sample_at(int64_t logit_idx, const Sequence& sequence, int64_t position,
+                          Logprobs* out) {
+  if (is_sampled_on_device(sequence)) {
+    return device_target_->sampled()[static_cast<size_t>(logit_idx)];
+  }
+  const std::span<const float> row = device_target_.has_value()
+                                         ? device_target_->logits_row(logit_idx)
+                                         : row_of(logits_, logit_idx);
+  return sampler_->sample(row, sequence.params, sequence.history, position, out);
+}
+
+void Runner::run_on_device(const sched::StepPlan& plan) {
+  const Stopwatch watch(output_.times.forward_seconds);
+  const bool only_decodes = std::ranges::all_of(plan.rows, [](const sched::StepRow& row) {
+    return row.samples && row.num_tokens == 1 + row.num_draft_tokens;
+  });
+  device_target_->run({.ids = batch_.ids,
+                       .positions = batch_.positions,
+                       .sequences = batch_.sequences,
+                       .table_sizes = batch_.table_sizes,
+                       .logit_rows = batch_.logit_rows,
+                       .samples = batch_.samples,
+                       .only_decodes = only_decodes});
+}
+
+void Runner::sample_row(const sched::StepRow& row, Sequence& sequence, int64_t first_logit,
                         sched::RowResult& result, RowExtras& extras) {
   const int32_t num_drafts = row.num_draft_tokens;
   const int32_t num_known = row.first_position + row.num_tokens - num_drafts;
@@ -258,8 +403,7 @@ void Runner::sample_row(const sched::StepRow& row, Sequence& sequence, Tensor lo
   const bool wants_logprobs = sequence.params.logprobs.has_value();
   for (int32_t j = 0; j <= num_drafts; ++j) {
     Logprobs* out = wants_logprobs ? &extras.logprobs.emplace_back() : nullptr;
-    TokenId token = sampler_->sample(row_of(logits, j), sequence.params, sequence.history,
-                                     num_known + int64_t{j}, out);
+    TokenId token = sample_at(first_logit + j, sequence, num_known + int64_t{j}, out);
     if (token == Sampler::kNumericFault) {
       extras.logprobs.clear();
       extras.numeric_fault = true;
@@ -295,16 +439,23 @@ void Runner::score_prompt(const sched::StepRow& row, size_t row_idx, Tensor hidd
   RowExtras& extras = output_.extras[row_idx];
   // The logits at position p speak about token p + 1; the prompt's own tokens are scored.
   const int32_t end = std::min(row.num_tokens, sequence.num_prompt_tokens - 1 - row.first_position);
-  const ArenaScope scratch(arena_);
-  const Tensor slab = arena_.f32({kScoreSlab, target_->config().vocab_size});
+  const ArenaScope scratch(*arena_);
+  const Tensor slab = device_target_.has_value()
+                          ? Tensor()
+                          : arena_->f32({kScoreSlab, target_->config().vocab_size});
   for (int32_t begin = 0; begin < end; begin += static_cast<int32_t>(kScoreSlab)) {
     const auto count = std::min<int32_t>(end - begin, static_cast<int32_t>(kScoreSlab));
     batch_.scored_rows.clear();
     for (int32_t i = 0; i < count; ++i) {
       batch_.scored_rows.push_back(batch_.first_rows[row_idx] + begin + i);
     }
-    const Tensor logits = slab.rows(0, count);
-    target_->logits(target_step(), hidden, batch_.scored_rows, logits);
+    Tensor logits;
+    if (device_target_.has_value()) {
+      logits = device_target_->more_logits(batch_.scored_rows);
+    } else {
+      logits = slab.rows(0, count);
+      target_->logits(target_step(), hidden, batch_.scored_rows, logits);
+    }
     for (int32_t i = begin; i < begin + count; ++i) {
       const TokenId token =
           i + 1 < row.num_tokens ? row.tokens[static_cast<size_t>(i) + 1] : row.next_token;

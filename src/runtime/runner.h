@@ -1,5 +1,6 @@
 // Executes StepPlans with a target model and, optionally, an EAGLE-3 draft or look-up in the text,
-// on one device (the CPU).
+// on one device: the CPU, or a GPU (device_target.h, device_drafter.h), where tokens that need more
+// than a plain draw are still sampled here, from a copy of their logits.
 //
 //   plan → batch rows → target forward → logits of the rows that need them → sample and verify
 //        → draft catch-up over the newly known positions → chain of K-1 single-token draft steps
@@ -28,6 +29,8 @@
 #include "base/threads.h"
 #include "model/eagle3.h"
 #include "model/kimi_k25.h"
+#include "runtime/device_drafter.h"
+#include "runtime/device_target.h"
 #include "runtime/draft_backlog.h"
 #include "runtime/drafter.h"
 #include "runtime/kv_storage.h"
@@ -35,6 +38,8 @@
 #include "runtime/ngram.h"
 
 namespace eyrie::runtime {
+
+enum class DeviceKind { kCpu, kGpu };
 
 struct RunnerConfig {
   std::string model;                 // a folder
@@ -52,6 +57,14 @@ struct RunnerConfig {
   // For the features of positions that the draft takes in later; 0: a sixteenth of the KV cache.
   int64_t max_backlog_bytes = 0;
   bool use_reference_ops = false;  // the readable float32 oracle instead of the fast kernels
+  DeviceKind device = DeviceKind::kCpu;
+  int device_index = 0;
+  bool deterministic = false;  // on a GPU: a row's result does not depend on its batch
+  bool enforce_eager = false;  // on a GPU: no step is recorded
+  // On a GPU scratch is sized for steps of this many rows and sequences, with so many drafts.
+  int32_t max_num_batched_tokens = 2048;
+  int32_t max_num_seqs = 256;
+  int32_t num_speculative_tokens = 0;
 };
 
 struct LoadReport {
@@ -77,6 +90,10 @@ class Runner final : public ModelRunner {
   const KvLayout& kv_layout() const { return kv_layout_; }
   int64_t kv_bytes_per_token() const { return kv_layout_.bytes_per_token(); }
   int num_threads() const { return pool_.size(); }
+  const ops::gpu::GpuDevice* gpu() const { return gpu_.get(); }  // nullptr on the CPU
+  // On a GPU, before allocate_kv(): runs the largest step once, so that its scratch exists and what
+  // the device has left is what the cache can have.
+  void warm_up_device();
 
   // Once, before the first execute(). block_size is a multiple of ops::kAttentionTile.
   void allocate_kv(int64_t num_blocks, int32_t block_size);
@@ -91,7 +108,7 @@ class Runner final : public ModelRunner {
 
   int64_t num_steps() const { return num_steps_; }  // since the start
   int64_t num_lost_features() const { return backlog_ ? backlog_->num_lost() : 0; }  // likewise
-  const Arena& arena() const { return arena_; }
+  const Arena& arena() const { return *arena_; }
   // Named intermediates of every forward, for golden tests; null turns it off.
   void set_tap_sink(const model::TapSink* sink) { tap_sink_ = sink; }
 
@@ -108,22 +125,32 @@ class Runner final : public ModelRunner {
     std::vector<std::span<const TokenId>> texts;  // of each plan row, after sampling
     std::vector<int32_t> logit_rows;              // batch rows that are sampled
     std::vector<int32_t> scored_rows;             // batch rows whose next prompt token is scored
+    std::vector<ops::SampleRow> samples;          // of the logit rows, for a device
+    std::vector<int32_t> table_sizes;             // of each plan row
   };
 
+  void open_device(const RunnerConfig& config);
   void load(const RunnerConfig& config);
+  void make_device_steps();
+  void run_on_device(const sched::StepPlan& plan);
+  bool is_sampled_on_device(const Sequence& sequence) const;
   int64_t num_aux_values() const;
   void build_batch(const sched::StepPlan& plan);
   model::Step target_step();
   void sample_rows(const sched::StepPlan& plan, Tensor hidden);
-  void sample_row(const sched::StepRow& row, Sequence& sequence, Tensor logits,
+  void sample_row(const sched::StepRow& row, Sequence& sequence, int64_t first_logit,
                   sched::RowResult& result, RowExtras& extras);
+  TokenId sample_at(int64_t logit_idx, const Sequence& sequence, int64_t position, Logprobs* out);
   bool accepts(const Sequence& sequence, TokenId draft, TokenId& sample, int32_t draft_idx) const;
   void propose(const sched::StepPlan& plan, Tensor aux);
   void score_prompt(const sched::StepRow& row, size_t row_idx, Tensor hidden);
 
   ThreadPool pool_;
-  Arena arena_;
+  std::unique_ptr<ops::gpu::GpuDevice> gpu_;  // outlives all that lies in its memory
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Arena> draft_arena_;  // on a GPU: both parts of a step are recorded by themselves
   ops::Ctx ctx_;
+  DeviceLimits device_limits_;
   std::optional<checkpoint::Checkpoint> target_files_;  // mapped weights are read where they lie
   std::optional<checkpoint::Checkpoint> draft_files_;
   std::optional<model::KimiK25> target_;
@@ -131,6 +158,9 @@ class Runner final : public ModelRunner {
   KvLayout kv_layout_;
   std::optional<KvStorage> kv_;
   std::optional<DraftBacklog> backlog_;
+  std::optional<DeviceTarget> device_target_;
+  std::optional<DeviceDrafter> device_drafter_;
+  Tensor logits_;  // of the step's logit rows; a device keeps its own
   std::optional<Sampler> sampler_;
   std::optional<Drafter> drafter_;
   std::optional<NgramProposer> ngram_;
@@ -142,6 +172,7 @@ class Runner final : public ModelRunner {
   LoadReport load_report_;
   int64_t num_steps_ = 0;
   int64_t max_backlog_bytes_ = 0;
+  bool is_warm_ = false;
   const model::TapSink* tap_sink_ = nullptr;
 };
 

@@ -135,12 +135,22 @@ Arena::Arena(Buffer memory)
     : chunks_(new Chunk{.older = nullptr, .memory = std::move(memory), .used = 0}),
       is_fixed_(true) {}
 
+Arena::Arena(size_t initial_bytes, const MemorySource& source) : source_(&source) {
+  add_chunk(initial_bytes);
+}
+
+void Arena::fix() {
+  reset();
+  is_fixed_ = true;
+}
+
 Arena::~Arena() {
   while (chunks_ != nullptr) delete std::exchange(chunks_, chunks_->older);
 }
 
 void Arena::add_chunk(size_t bytes) {
-  chunks_ = new Chunk{.older = chunks_, .memory = Buffer(bytes), .used = 0};
+  Buffer memory = source_ == nullptr ? Buffer(bytes) : Buffer(bytes, *source_);
+  chunks_ = new Chunk{.older = chunks_, .memory = std::move(memory), .used = 0};
 }
 
 void Arena::reset() {

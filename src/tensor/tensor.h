@@ -110,14 +110,18 @@ class Buffer {
 class Arena {
  public:
   explicit Arena(size_t initial_bytes = 1 << 20);
-  // Cut from this memory and never grown: what was recorded with its addresses can run again.
-  // Asking for more than there is is a bug of whoever sized it.
+  // Cut from this memory and never grown, as after fix().
   explicit Arena(Buffer memory);
+  // Of a source's memory. Nothing may still use what reset() merges.
+  Arena(size_t initial_bytes, const MemorySource& source);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   void reset();  // keeps the memory; merges chunks into one of the total size
+  // From here on it does not grow, so what was recorded with its addresses can run again: asking
+  // for more than there is is a bug of whoever warmed it up.
+  void fix();
   Tensor empty(DType dtype, std::initializer_list<int64_t> shape);
   Tensor f32(std::initializer_list<int64_t> shape) { return empty(DType::kF32, shape); }
   template <typename T>
@@ -133,7 +137,8 @@ class Arena {
   friend class ArenaScope;
   struct Chunk;
   void add_chunk(size_t bytes);
-  Chunk* chunks_ = nullptr;  // newest first
+  Chunk* chunks_ = nullptr;               // newest first
+  const MemorySource* source_ = nullptr;  // nullptr: the heap
   bool is_fixed_ = false;
   size_t used_in_step_ = 0;
   size_t high_water_ = 0;

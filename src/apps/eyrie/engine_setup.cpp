@@ -16,12 +16,20 @@ int64_t workspace_bytes(const model::ModelConfig& model, int64_t tokens) {
 
 }  // namespace
 
-KvPlan plan_cache(const ServeConfig& config, const runtime::Runner& runner) {
+KvPlan plan_cache(const ServeConfig& config, runtime::Runner& runner) {
   KvDemand demand = config.kv;
-  demand.memory_bytes = usable_memory_bytes();
-  demand.weights_bytes =
-      static_cast<int64_t>(runner.load_report().target_bytes + runner.load_report().draft_bytes);
-  demand.workspace_bytes = workspace_bytes(runner.model_config(), config.max_num_batched_tokens);
+  if (runner.gpu() != nullptr) {
+    runner.warm_up_device();
+    const ops::gpu::MemoryState memory = runner.gpu()->memory();
+    demand.memory_bytes = static_cast<int64_t>(memory.total_bytes);
+    // Whoever else uses the device is counted with our weights and scratch.
+    demand.weights_bytes = static_cast<int64_t>(memory.total_bytes - memory.free_bytes);
+  } else {
+    demand.memory_bytes = usable_memory_bytes();
+    demand.weights_bytes =
+        static_cast<int64_t>(runner.load_report().target_bytes + runner.load_report().draft_bytes);
+    demand.workspace_bytes = workspace_bytes(runner.model_config(), config.max_num_batched_tokens);
+  }
   demand.bytes_per_token = runner.kv_bytes_per_token();
   demand.model_max_len = runner.model_config().max_position_embeddings;
   return plan_kv(demand);

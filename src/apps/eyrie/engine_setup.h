@@ -10,7 +10,8 @@
 namespace eyrie::apps {
 
 // Error when not even one context fits, with what would.
-KvPlan plan_cache(const ServeConfig& config, const runtime::Runner& runner);
+// On a GPU the largest step runs once first: what the device has left then is what there is.
+KvPlan plan_cache(const ServeConfig& config, runtime::Runner& runner);
 
 engine::EngineConfig engine_config(const ServeConfig& config, const KvPlan& plan);
 

@@ -190,7 +190,10 @@ int serve(const ParsedFlags& flags) {
 
   const model::ModelConfig model = runner.model_config();
   const DType cache_dtype = runner.kv_layout().target_dtype;
-  const int num_threads = runner.num_threads();
+  const std::string device =
+      runner.gpu() != nullptr
+          ? runner.gpu()->info().name
+          : fmt::format("{} ({} threads)", ops::cpu_isa(), runner.num_threads());
   engine::Engine engine(engine_options, std::move(owned_runner), tokenizer);
   engine.set_death_handler([](const std::string& what) {
     log::error("the engine died: {}", what);
@@ -199,10 +202,9 @@ int serve(const ParsedFlags& flags) {
   server::Server server(server_config(config, plan, model, cache_dtype), std::move(listener),
                         engine, tokenizer, *chat_template);
   engine.start();
-  ledger.ready(fmt::format("{}://{}:{} on {} ({} threads){}",
-                           config.server.tls.cert_file.empty() ? "http" : "https", config.host,
-                           server.port(), ops::cpu_isa(), num_threads,
-                           config.speculative ? ", " + drafts_phrase(*config.speculative) : ""));
+  ledger.ready(fmt::format(
+      "{}://{}:{} on {}{}", config.server.tls.cert_file.empty() ? "http" : "https", config.host,
+      server.port(), device, config.speculative ? ", " + drafts_phrase(*config.speculative) : ""));
   if (engine_options.synthetic_acceptance) {
     log::warning(
         "acceptance is synthetic: drafts are accepted by chance, and the text is nonsense. For "

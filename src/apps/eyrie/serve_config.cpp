@@ -14,6 +14,7 @@
 #include "base/mapped_file.h"
 #include "base/version.h"
 #include "checkpoint/checkpoint.h"
+#include "ops/gpu/device.h"
 #include "ops/ops.h"
 
 namespace eyrie::apps {
@@ -76,13 +77,24 @@ void take_model(const ParsedFlags& flags, ServeConfig& config) {
 }
 
 void take_device(const ParsedFlags& flags, ServeConfig& config) {
-  check_one_of("device", flags.string("device", "auto"),
-               std::array<std::string_view, 2>{"auto", "cpu"});
+  const std::string device = flags.string("device", "auto");
+  check_one_of("device", device, std::array<std::string_view, 4>{"auto", "cpu", "cuda", "gpu"});
+  if (device != "cpu") {
+    const ops::gpu::FoundDevice found = ops::gpu::find_device();
+    if (found.info.has_value()) {
+      config.runner.device = runtime::DeviceKind::kGpu;
+    } else if (device != "auto") {
+      fail("--device is {} and there is none: {}; it takes auto, cpu, cuda", device, found.reason);
+    }
+  }
+  config.runner.enforce_eager = flags.boolean("enforce-eager", false);
+  config.runner.deterministic = flags.boolean("deterministic", false);
   const int64_t ranks = integer_in(flags, "tensor-parallel-size", 1, 1, 1024);
   if (ranks != 1) {
     fail(
-        "--tensor-parallel-size is {} and this machine has 1 device (the CPU as one rank); it "
-        "takes 1",
+        "--tensor-parallel-size is {} and one device (a GPU, or the CPU as one rank) is what can "
+        "be "
+        "used; it takes 1",
         ranks);
   }
   for (const char* name :
@@ -116,10 +128,21 @@ void take_weights(const ParsedFlags& flags, ServeConfig& config) {
   const std::string activation = flags.string("activation-quantization", "auto");
   check_one_of("activation-quantization", activation,
                std::array<std::string_view, 3>{"auto", "emulate", "off"});
-  config.runner.activation = activation == "emulate" ? ops::ActivationQuantization::kEmulate
-                             : activation == "off"   ? ops::ActivationQuantization::kOff
-                                                     : ops::ActivationQuantization::kInt8;
+  const bool on_gpu = config.runner.device == runtime::DeviceKind::kGpu;
+  if (on_gpu && activation == "emulate") {
+    fail(
+        "--activation-quantization is emulate, which the CPU backend does; with a GPU it takes "
+        "auto "
+        "or off");
+  }
+  config.runner.activation = on_gpu                    ? ops::ActivationQuantization::kOff
+                             : activation == "emulate" ? ops::ActivationQuantization::kEmulate
+                             : activation == "off"     ? ops::ActivationQuantization::kOff
+                                                       : ops::ActivationQuantization::kInt8;
   config.speculative = parse_speculative_config(flags.json("speculative-config"));
+  if (config.speculative) {
+    config.runner.num_speculative_tokens = config.speculative->num_speculative_tokens;
+  }
   if (config.speculative) take_draft(*config.speculative, config.runner);
   const std::string dtype = flags.string("dtype", "auto");
   check_one_of(
@@ -127,7 +150,8 @@ void take_weights(const ParsedFlags& flags, ServeConfig& config) {
       std::array<std::string_view, 6>{"auto", "bfloat16", "half", "float16", "float", "float32"});
   if (dtype != "auto") {
     config.notes.push_back(fmt::format(
-        "--dtype {}: weights keep the checkpoint's types, activations are float32 on the CPU",
+        "--dtype {}: weights keep the checkpoint's types, activations are float32 on the CPU and "
+        "bfloat16 on a GPU",
         dtype));
   }
 }
@@ -161,6 +185,8 @@ void take_scheduler(const ParsedFlags& flags, ServeConfig& config) {
   config.max_num_batched_tokens =
       static_cast<int32_t>(integer_in(flags, "max-num-batched-tokens", 2048, 1, 1 << 20));
   config.kv.max_num_seqs = config.max_num_seqs;
+  config.runner.max_num_seqs = config.max_num_seqs;
+  config.runner.max_num_batched_tokens = config.max_num_batched_tokens;
   config.seed = static_cast<uint64_t>(flags.integer("seed", 0));
   config.log_stats = !flags.has("disable-log-stats");
   config.shutdown_seconds = static_cast<int>(integer_in(flags, "shutdown-timeout", 30, 0, 86400));

@@ -187,7 +187,16 @@ constexpr auto kActedOn = std::to_array<FlagSpec>({
      .kind = FlagKind::kString,
      .help = "how activations meet weights on the CPU; auto: 8 bits for 4-bit weights, float32 for "
              "others; off: float32; emulate: rounded as the format's hardware does"},
-    {.name = "device", .kind = FlagKind::kString, .help = "auto, cpu"},
+    {.name = "device",
+     .kind = FlagKind::kString,
+     .help = "auto (a GPU when there is one that can be used), cpu, cuda"},
+    {.name = "enforce-eager",
+     .kind = FlagKind::kBool,
+     .help = "on a GPU: launch every step op by op instead of replaying recorded graphs"},
+    {.name = "deterministic",
+     .kind = FlagKind::kBool,
+     .help = "on a GPU: output does not depend on the batch and on drafts, as it never does on the "
+             "CPU"},
 });
 
 // Flags that mean the same thing here share a line.
@@ -208,11 +217,6 @@ const std::vector<ExplainedGroup>& explained_groups() {
        "accepted; this model has no vision tower, so there is no encoder to place",
        {
            {"mm-encoder-tp-mode", ""},
-       }},
-      {FlagKind::kBool,
-       "accepted; the CPU backend captures no graphs, every step runs eagerly",
-       {
-           {"enforce-eager", ""},
        }},
       {FlagKind::kString,
        "not supported here; ignored",
