@@ -44,6 +44,8 @@ def arguments():
     parser.add_argument("--bandwidth", type=float, default=4260, help="GB/s of a device-to-device copy (measured)")
     parser.add_argument("--tflops", type=float, default=790, help="bfloat16 matrix rate, TFLOP/s (measured)")
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=72, help="decoding steps of a point of latency, about")
+    parser.add_argument("--overrides", type=json.loads, default={}, help="of text_config, to try this on a small machine")
     parser.add_argument("--batch-sizes", default="1,4,8,16,32,64")
     parser.add_argument("--context", type=int, default=1536)
     parser.add_argument("--draft-kinds", default="none,bf16,fp8", help="columns of latency")
@@ -121,9 +123,9 @@ def run_latency(bench):
     for kind in args.draft_kinds.split(","):
         out = args.out / f"latency-{kind}.json"
         # As many steps with drafts as without; the middle of the answers lies at the wanted context.
-        output_len = 96 if kind == "none" else int(64 * ACCEPTANCE_LENGTH)
+        output_len = args.steps if kind == "none" else int(args.steps * ACCEPTANCE_LENGTH)
         command = [bench.eyrie, "bench", "latency", KIMI, "--load-format", "dummy", "--hf-overrides",
-                   json.dumps({"text_config": {"num_hidden_layers": args.layers}}), "--batch-size", args.batch_sizes,
+                   json.dumps({"text_config": {"num_hidden_layers": args.layers, **args.overrides}}), "--batch-size", args.batch_sizes,
                    "--input-len", str(args.context - output_len // 2), "--output-len", str(output_len),
                    "--num-iters-warmup", "1", "--num-iters", "1", "--enable-prefix-caching",
                    "--bandwidth", str(args.bandwidth), "--peak-tflops", str(args.tflops), "--output-json", str(out)]
@@ -147,7 +149,8 @@ def run_latency(bench):
         header = ["C", "experts", "GB read", "step ms", "limit ms", "of limit", "tok/step", "tok/s"]
         bench.table(f"{args.layers} of 61 layers, {title}, context {args.context}", header + (
             ["published runs, of theirs"] if kind == "none" else []), rows)
-        if len(points) > 1:
+        read = [sum(p["read_bytes"].values()) for p in points]
+        if max(read) > 1.5 * min(read):  # else a line through them says nothing
             project(bench, kind, points)
 
 
