@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a GPU does with our program, in one go: tables for docs/benchmarks.md, and everything as JSON.
 
-    tools/gpu_bench.py [--eyrie build/cuda/eyrie] [--out build/gpu-bench] [--parts latency,sweep,peer,micro]
+    tools/gpu_bench.py [--eyrie build/cuda/eyrie] [--out build/gpu-bench] [--parts latency,sweep,lengths,peer,micro]
 
     latency   true-size layers of Kimi-K2.5 in MXFP4 (8 of 61, about 70 GB, made-up weights) without drafts, with six BF16
               and with six FP8 drafts of synthetic acceptance 3.62: the decoding step beside what it reads, the
               fixed cost a layer, the projection to the whole model on eight cards (gpu_projection.py)
     sweep     the published three-column experiment on nano: no draft, BF16, FP8
+    lengths   nano with fixed numbers of drafts and with numbers that choose themselves, the BF16 draft
     peer      nano in BF16 through our server and through transformers, the same prompts
     micro     the commands given with --micro, their output as it is
 
@@ -40,7 +41,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--eyrie", default="build/cuda/eyrie")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/gpu-bench")
-    parser.add_argument("--parts", default="latency,sweep,peer,micro")
+    parser.add_argument("--parts", default="latency,sweep,lengths,peer,micro")
     parser.add_argument("--bandwidth", type=float, default=4260, help="GB/s of a device-to-device copy (measured)")
     parser.add_argument("--tflops", type=float, default=790, help="bfloat16 matrix rate, TFLOP/s (measured)")
     parser.add_argument("--layers", type=int, default=8)
@@ -50,8 +51,10 @@ def arguments():
     parser.add_argument("--context", type=int, default=1536)
     parser.add_argument("--draft-kinds", default="none,bf16,fp8", help="columns of latency")
     parser.add_argument("--concurrency", default="4,8,16,32,64", help="of sweep")
-    parser.add_argument("--prompts-per-concurrency", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=1, help="of every point of sweep")
+    parser.add_argument("--prompts-per-concurrency", type=int, default=40, help="of sweep and lengths: seconds a point")
+    parser.add_argument("--repeats", type=int, default=1, help="of every point of sweep and lengths")
+    parser.add_argument("--lengths", default="1,2,3,4,6", help="fixed numbers of drafts")
+    parser.add_argument("--lengths-concurrency", default="4,16,64")
     parser.add_argument("--peer-concurrency", default="1,4,8,16,32,64")
     parser.add_argument("--serve-args", default="", help="more flags for every server and engine")
     parser.add_argument("--micro", action="append", default=[], metavar="COMMAND")
@@ -179,20 +182,47 @@ def sweep(bench, name, model, configs, client, serve_args):
     return json.loads((out / "sweep.json").read_text())["points"]
 
 
+def quantized(bench, source, scheme):
+    """The bundled model in another format, made when it is missing."""
+    folder = ROOT / f"build/models/{pathlib.Path(source).name}-{scheme}"
+    if not folder.exists():
+        bench.run(f"quantize-{scheme}", [bench.eyrie, "quantize", source, str(folder), "--scheme", scheme])
+    return str(folder)
+
+
+def config_with(name, draft, drafts=DRAFTS, **more):
+    spec = {"model": draft, "method": "eagle3", "num_speculative_tokens": drafts, **more}
+    return f"{name}=--speculative-config {shlex.quote(json.dumps(spec))}"
+
+
+def sweep_nano(bench, name, configs, concurrency):
+    return sweep(bench, name, quantized(bench, NANO, "mxfp4"), configs,
+                 ["--concurrency", concurrency, "--prompts-per-concurrency", str(bench.args.prompts_per_concurrency),
+                  "--repeats", str(bench.args.repeats)], "--max-model-len 2304 --no-enable-prefix-caching")
+
+
+def run_lengths(bench):
+    draft = NANO + "-eagle3"
+    names = [f"K = {k}" for k in bench.args.lengths.split(",")]
+    configs = ["no draft"] + [config_with(name, draft, int(k), adaptive=False)
+                              for name, k in zip(names, bench.args.lengths.split(","))]
+    points = sweep_nano(bench, "lengths", configs + [config_with("adaptive", draft)], bench.args.lengths_concurrency)
+    bench.result["lengths"] = [{k: v for k, v in p.items() if k != "runs"} for p in points]
+    rate = {(p["config"], p["concurrency"]): p["output_throughput"] for p in points}
+    if not points:
+        return
+    counts = sorted({count for _, count in rate})
+    rows = [["no draft, out tok/s", *(f"{rate['no draft', c]:.0f}" for c in counts)]]
+    rows += [[name, *(f"{rate[name, c] / rate['no draft', c]:.2f}×" for c in counts)] for name in names + ["adaptive"]]
+    rows.append(["adaptive of the best", *(
+        f"{rate['adaptive', c] / max(rate[n, c] for n in names + ['no draft']):.2f}×" for c in counts)])
+    bench.table("Draft lengths on nano, BF16 draft", ["drafts", *(f"C = {c}" for c in counts)], rows)
+
+
 def run_sweep(bench):
-    quantized = ROOT / "build/models/kimi-k2.5-nano-mxfp4"
-    fp8 = ROOT / "build/models/kimi-k2.5-nano-eagle3-fp8"
-    for target, source, scheme in ((quantized, NANO, "mxfp4"), (fp8, NANO + "-eagle3", "fp8")):
-        if not target.exists():
-            bench.run(f"quantize-{scheme}", [bench.eyrie, "quantize", source, str(target), "--scheme", scheme])
-    spec = {"method": "eagle3", "num_speculative_tokens": DRAFTS}
-    configs = ["no draft"] + [
-        f"{name} EAGLE-3=--speculative-config {shlex.quote(json.dumps({**spec, 'model': str(model)}))}"
-        for name, model in (("BF16", NANO + "-eagle3"), ("FP8", fp8))]
-    points = sweep(bench, "sweep", str(quantized), configs,
-                   ["--concurrency", bench.args.concurrency, "--prompts-per-concurrency",
-                    str(bench.args.prompts_per_concurrency), "--repeats", str(bench.args.repeats)],
-                   "--max-model-len 2304 --no-enable-prefix-caching")
+    configs = ["no draft", config_with("BF16 EAGLE-3", NANO + "-eagle3"),
+               config_with("FP8 EAGLE-3", quantized(bench, NANO + "-eagle3", "fp8"))]
+    points = sweep_nano(bench, "sweep", configs, bench.args.concurrency)
     bench.result["sweep"] = [{k: v for k, v in p.items() if k != "runs"} for p in points]
     rows = [[p["config"], p["concurrency"], f"{p['total_token_throughput']:.0f}", f"{p['output_throughput']:.0f}",
              f"{p['speedup']:.2f}×" if p["speedup"] else "-",
@@ -236,7 +266,7 @@ def run_micro(bench):
 def main():
     args = arguments()
     bench = Bench(args)
-    parts = {"latency": run_latency, "sweep": run_sweep, "peer": run_peer, "micro": run_micro}
+    parts = {"latency": run_latency, "sweep": run_sweep, "lengths": run_lengths, "peer": run_peer, "micro": run_micro}
     for part in args.parts.split(","):
         if part not in parts:
             sys.exit(f"--parts names {part}; there are {', '.join(parts)}")

@@ -81,6 +81,7 @@ ServeConfig config_from(const ParsedFlags& flags, const Options& options) {
   if (!flags.has("max-num-seqs")) {
     config.max_num_seqs = most;
     config.kv.max_num_seqs = most;
+    config.runner.max_num_seqs = most;
   }
   config.enable_prefix_caching = flags.boolean("enable-prefix-caching", false);
   return config;
@@ -150,6 +151,7 @@ int measure_all(const ParsedFlags& flags) {
   say_notes(config);
   LocalEngine engine(config, tokenizer_of(config), config.max_num_seqs);
   fmt::print("{} · {}\n{}\n", config.model, bench::describe_machine(), engine.summary());
+  std::fflush(stdout);
   std::vector<LatencyPoint> points;
   for (const int32_t batch_size : options.batch_sizes) {
     points.push_back(measure(engine, options, config, batch_size));

@@ -21,10 +21,12 @@ std::string load_summary(const ServeConfig& config, const runtime::Runner& runne
                          const KvPlan& plan) {
   const runtime::LoadReport& load = runner.load_report();
   const auto bytes = static_cast<double>(load.target_bytes + load.draft_bytes);
-  return fmt::format("weights {} in {}{}, KV cache {} tokens in {}", human_bytes(bytes),
-                     human_seconds(load.target_seconds + load.draft_seconds),
-                     config.runner.load_dummy ? " (made up)" : "", plan.num_tokens(),
-                     runtime::kv_dtype_name(runner.kv_layout().target_dtype));
+  return fmt::format(
+      "on {}: weights {} in {}{}, KV cache {} tokens in {}",
+      runner.gpu() != nullptr ? std::string_view(runner.gpu()->info().name) : ops::cpu_isa(),
+      human_bytes(bytes), human_seconds(load.target_seconds + load.draft_seconds),
+      config.runner.load_dummy ? " (made up)" : "", plan.num_tokens(),
+      runtime::kv_dtype_name(runner.kv_layout().target_dtype));
 }
 
 // Cache bytes of one position, of the target's layers and of the draft's keys and values.

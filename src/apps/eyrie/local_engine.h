@@ -60,7 +60,7 @@ class LocalEngine {
   const model::ModelConfig& model_config() const { return model_config_; }
   const advise::ModelTraffic& traffic() const { return traffic_; }
   int32_t max_model_len() const { return max_model_len_; }
-  // "weights 1.14 GiB in 2.0 s (dummy), KV cache 24,576 tokens in bfloat16": for the report.
+  // "on NVIDIA H200: weights 1.14 GiB in 2.0 s (made up), KV cache 24576 tokens in bfloat16".
   const std::string& summary() const { return summary_; }
 
  private:
