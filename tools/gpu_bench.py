@@ -203,7 +203,7 @@ def sweep_nano(bench, name, configs, concurrency):
 
 def run_lengths(bench):
     draft = NANO + "-eagle3"
-    names = [f"K = {k}" for k in bench.args.lengths.split(",")]
+    names = [f"{k} drafts" for k in bench.args.lengths.split(",")]
     configs = ["no draft"] + [config_with(name, draft, int(k), adaptive=False)
                               for name, k in zip(names, bench.args.lengths.split(","))]
     points = sweep_nano(bench, "lengths", configs + [config_with("adaptive", draft)], bench.args.lengths_concurrency)
