@@ -263,6 +263,9 @@ void launch_combine(const Attention& a, const Split& split, void* stream) {
          dim3(kThreads), 0, stream, a, split);
 }
 
-const AttentionKernel kGenericAttention{"generic", can_run, scratch_bytes, run};
+const AttentionKernel& generic_attention() {
+  static const AttentionKernel kernel{"generic", can_run, scratch_bytes, run};
+  return kernel;
+}
 
 }  // namespace eyrie::ops::gpu

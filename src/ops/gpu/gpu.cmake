@@ -1,9 +1,9 @@
 # The GPU backend's files: kernels for nvcc or hipcc, glue for the house compiler, which sees the
 # vendor's runtime through compat.h. EYRIE_CUDA compiles all of it into the ops room, EYRIE_HIP the
 # part that is not a vendor's own into a library of its own; without either none.cpp takes its place.
-set(EYRIE_GPU_KERNELS gpu/plain.cu gpu/route.cu gpu/sample.cu)
-set(EYRIE_GPU_CUDA_KERNELS)  # gpu/sm80, gpu/sm90: PTX
-set(EYRIE_GPU_GLUE gpu/backend.cpp gpu/device.cpp gpu/memory.cpp gpu/plain.cpp)
+set(EYRIE_GPU_KERNELS gpu/attention_generic.cu gpu/attention_write.cu gpu/plain.cu gpu/route.cu gpu/sample.cu)
+set(EYRIE_GPU_CUDA_KERNELS gpu/sm90/mla.cu)  # gpu/sm80, gpu/sm90: PTX
+set(EYRIE_GPU_GLUE gpu/attention.cpp gpu/backend.cpp gpu/device.cpp gpu/memory.cpp gpu/plain.cpp)
 
 # Compiles the kernels into objects that target_sources of eyrie_ops takes in.
 function(eyrie_cuda_kernels)

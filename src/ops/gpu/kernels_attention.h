@@ -106,11 +106,10 @@ struct AttentionKernel {
   void (*launch)(const Attention& args, int num_processors, void* stream);
 };
 
-// Plain loads and shuffles: every device, every shape.
-extern const AttentionKernel kGenericAttention;
+// generic: plain loads and shuffles, on every device and for every shape.
+const AttentionKernel& generic_attention();
 #if !defined(EYRIE_HIP)
-extern const AttentionKernel kMlaSm90;
-extern const AttentionKernel kGqaSm80;
+const AttentionKernel& mla_sm90();
 #endif
 
 }  // namespace eyrie::ops::gpu

@@ -32,8 +32,10 @@ constexpr int kColumnBlocks = kWidth / 64;
 constexpr int kTileBytes = kColumnBlocks * kBlockBytes;
 constexpr int kRawBytes = kTile * kWidth;           // an E4M3 tile as it comes
 constexpr int kExchangeBytes = kQueries * kTile * 4;  // half sums of one warpgroup
-constexpr int kSteps = kWidth / 16 / 2;             // of 16 columns, of one warpgroup
-constexpr int kRegisterSteps = 14;  // whose queries are held in registers; the others: in shared memory
+// Steps of 16 columns of one warpgroup: 16 of the latent part, 2 of the rope part. Queries of the
+// first are held in registers, of the others in shared memory.
+[[maybe_unused]] constexpr int kSteps = kWidth / 16 / 2;
+constexpr int kRegisterSteps = 14;
 constexpr int kQueryBytes = kQueries * 128;  // four steps' queries of one warpgroup
 constexpr int kSumColumns = kLatent / 2;            // of one warpgroup
 constexpr int kRescale = 8;  // sums are rescaled when scores grow by more than this power of 2
@@ -422,6 +424,7 @@ struct Consumer {
 template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kernel(const __grid_constant__ Attention a, const __grid_constant__ Schedule s) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // not among the code for other devices, which never run it
   using L = Layout<kFp8>;
   extern __shared__ uint8_t dynamic[];
   __shared__ LocateShared walk_shared;
@@ -460,6 +463,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     if (threadIdx.x == 128 && s.mode == Mode::kGrouped) s.left[blockIdx.x] = left;
   }
+#endif
 }
 
 // Adds up what blocks left in scratch of one query tile, a warp per query, in the order of positions.
@@ -620,6 +624,9 @@ void run(const Attention& a, int num_processors, void* stream) {
 
 }  // namespace
 
-const AttentionKernel kMlaSm90{"mla sm90", can_run, scratch_bytes, run};
+const AttentionKernel& mla_sm90() {
+  static const AttentionKernel kernel{"mla sm90", can_run, scratch_bytes, run};
+  return kernel;
+}
 
 }  // namespace eyrie::ops::gpu
