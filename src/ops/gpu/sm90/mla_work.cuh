@@ -25,6 +25,21 @@ constexpr int kSplits = 8;   // kFixed
 constexpr int kStretch = 8;  // kFixed
 constexpr float kLog2E = 1.4426950408889634f;
 
+// The kernel's shapes.
+constexpr int kThreads = 384;
+constexpr int kBlockBytes = kTile * 128;
+constexpr int kColumnBlocks = kWidth / 64;
+constexpr int kTileBytes = kColumnBlocks * kBlockBytes;
+constexpr int kRawBytes = kTile * kWidth;           // an E4M3 tile as it comes
+constexpr int kExchangeBytes = kQueries * kTile * 4;  // half sums of one warpgroup
+// Steps of 16 columns of one warpgroup: 16 of the latent part, 2 of the rope part. Queries of the
+// first are held in registers, of the others in shared memory.
+constexpr int kSteps = kWidth / 16 / 2;
+constexpr int kRegisterSteps = 14;
+constexpr int kQueryBytes = kQueries * 128;  // four steps' queries of one warpgroup
+constexpr int kSumColumns = kLatent / 2;            // of one warpgroup
+constexpr int kRescale = 8;  // sums are rescaled when scores grow by more than this power of 2
+
 enum class Mode : int32_t { kGrouped, kWhole, kFixed };
 
 // What a block left in scratch, for the kernel that adds it up.
