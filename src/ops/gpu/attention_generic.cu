@@ -94,18 +94,20 @@ __global__ void __launch_bounds__(kThreads) generic_attention_kernel(Attention a
   const float scale = a.scale * a.keys.scale;
   Softmax softmax{kLowest, 0};
   for (int first = begin + warp * kPositions; first < end; first += kWarps * kPositions) {
+    // Positions past the end are zeros with weight 0: their slots hold anything.
+    const int num_positions = min(kPositions, end - first);
     float keys[kPositions][kChunks][kColumns];
     float score[kPositions];
     int64_t slot[kPositions];
 #pragma unroll
     for (int p = 0; p < kPositions; ++p) {
-      const int position = min(first + p, end - 1);
-      slot[p] = slot_of(sequence.block_table, a.keys.block_size, position);
+      const bool is_valid = p < num_positions;
+      slot[p] = slot_of(sequence.block_table, a.keys.block_size, is_valid ? first + p : first);
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const int chunk = c * kWarpSize + lane;
         load_cached<kFp8>(a.keys, slot[p] * a.keys.width + kv_column + chunk * kColumns,
-                          valid_columns(chunk, dim), split.is_packed, keys[p][c]);
+                          is_valid ? valid_columns(chunk, dim) : 0, split.is_packed, keys[p][c]);
       }
     }
     float largest = softmax.largest;
@@ -117,8 +119,8 @@ __global__ void __launch_bounds__(kThreads) generic_attention_kernel(Attention a
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) dot += q[c][i] * keys[p][c][i];
       }
-      score[p] = warp_sum(dot) * scale;
-      if (first + p < end) largest = fmaxf(largest, score[p]);
+      score[p] = p < num_positions ? warp_sum(dot) * scale : -INFINITY;
+      largest = fmaxf(largest, score[p]);
     }
     const float alpha = expf(softmax.largest - largest);
     softmax.sum *= alpha;
@@ -130,15 +132,15 @@ __global__ void __launch_bounds__(kThreads) generic_attention_kernel(Attention a
     }
 #pragma unroll
     for (int p = 0; p < kPositions; ++p) {
-      if (first + p >= end) continue;
       const float weight = expf(score[p] - largest);
       softmax.sum += weight;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         if (!a.shared_values) {
           const int chunk = c * kWarpSize + lane;
+          const int num_valid = p < num_positions ? valid_columns(chunk, a.dim_v) : 0;
           load_cached<kFp8>(a.values, slot[p] * a.values.width + kv_column + chunk * kColumns,
-                            valid_columns(chunk, a.dim_v), split.is_packed, keys[p][c]);
+                            num_valid, split.is_packed, keys[p][c]);
         }
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) sum[c][i] += weight * keys[p][c][i];
