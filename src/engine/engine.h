@@ -93,6 +93,9 @@ class Engine {
   void take_submission(Submission submission);
   void take_abort(RequestId id);
   void step(const sched::StepPlan& plan);
+  void keep_events(const sched::StepPlan& plan, const runtime::StepOutput& output);
+  void publish_pending();
+  void end_turn();
   void note_rows(const sched::StepPlan& plan, Clock::time_point now);
   void note_times(const sched::StepPlan& plan, const runtime::StepOutput& output,
                   Clock::time_point start);
@@ -118,6 +121,18 @@ class Engine {
   std::unordered_map<sched::SequenceId, std::unique_ptr<LiveSequence>> sequences_;
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;
   sched::SequenceId next_seq_id_ = 1;
+  // What the last step brought and is not in the streams yet, and what tells of it. With a runner
+  // that runs ahead it is published while the next step is under way.
+  struct PendingEvent {
+    sched::SequenceEvent event;
+    runtime::RowExtras extras;
+    Clock::time_point at;
+  };
+  std::vector<PendingEvent> pending_;
+  bool in_flight_ = false;
+  // Their answers ended while the next step was under way, maybe with them in it: the runner
+  // forgets them after it.
+  std::vector<sched::SequenceId> removed_in_flight_;
   std::vector<Submission> arrived_;
   std::vector<RequestId> aborted_;
   sched::StepTimes step_times_;

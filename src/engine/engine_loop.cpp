@@ -29,17 +29,26 @@ void Engine::thread_main() {
 void Engine::loop() {
   logged_at_ = Clock::now();
   while (wait_for_inbox()) {
+    if (!aborted_.empty()) publish_pending();
     for (const RequestId id : aborted_) take_abort(id);
     for (Submission& submission : arrived_) take_submission(std::move(submission));
     // A request may be aborted in the turn it arrived in.
     for (const RequestId id : aborted_) take_abort(id);
     const sched::StepPlan& plan = scheduler_.schedule();
-    if (!plan.empty()) step(plan);
-    refresh_gauges();
-    if (turn_handler_) turn_handler_();
+    if (plan.empty()) {
+      publish_pending();
+    } else {
+      step(plan);
+    }
+    if (pending_.empty()) end_turn();
     beat();
     log_stats(Clock::now());
   }
+}
+
+void Engine::end_turn() {
+  refresh_gauges();
+  if (turn_handler_) turn_handler_();
 }
 
 // Moves the inbox to arrived_ and aborted_; sleeps only when there is nothing to run. False: stop.
@@ -141,18 +150,42 @@ void Engine::take_abort(RequestId id) {
 void Engine::step(const sched::StepPlan& plan) {
   const Clock::time_point start = Clock::now();
   note_rows(plan, start);
-  const runtime::StepOutput& output = runner_->execute(plan);
+  runner_->launch(plan);
+  if (runner_->runs_ahead() && !pending_.empty()) {
+    in_flight_ = true;
+    publish_pending();
+    end_turn();
+    in_flight_ = false;
+  }
+  const runtime::StepOutput& output = runner_->finish();
   if (draft_sizer_.has_value()) note_times(plan, output, start);
   CHECK_EQ(output.rows.size(), plan.rows.size());
   CHECK_EQ(output.extras.size(), plan.rows.size());
   take_extras(plan, output);
+  keep_events(plan, output);
+  for (const sched::SequenceId seq_id : removed_in_flight_) runner_->remove_sequence(seq_id);
+  removed_in_flight_.clear();
+  if (!runner_->runs_ahead() || !scheduler_.has_work()) publish_pending();
+}
+
+void Engine::keep_events(const sched::StepPlan& plan, const runtime::StepOutput& output) {
   const auto& events = scheduler_.update(plan, output.rows);
   const Clock::time_point now = Clock::now();
   size_t row_idx = 0;
   for (const sched::SequenceEvent& event : events) {
     while (plan.rows[row_idx].seq_id != event.seq_id) ++row_idx;
-    publish_event(event, output.extras[row_idx], now);
+    pending_.push_back({event, output.extras[row_idx], now});
   }
+}
+
+void Engine::publish_pending() {
+  for (PendingEvent& pending : pending_) {
+    // It may have been aborted since, or have ended while its step was under way.
+    if (sequences_.contains(pending.event.seq_id)) {
+      publish_event(pending.event, pending.extras, pending.at);
+    }
+  }
+  pending_.clear();
 }
 
 // What the runner measured, and the time since its last step that went by outside of it.
@@ -192,7 +225,9 @@ void Engine::take_extras(const sched::StepPlan& plan, const runtime::StepOutput&
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const sched::StepRow& row = plan.rows[i];
     const runtime::RowExtras& extras = output.extras[i];
-    LiveSequence& sequence = *sequences_.at(row.seq_id);
+    const auto found = sequences_.find(row.seq_id);
+    if (found == sequences_.end()) continue;  // ended while this step was under way
+    LiveSequence& sequence = *found->second;
     auto& prompt = sequence.prompt_logprobs;
     for (size_t j = 0; j < extras.prompt_logprobs.size(); ++j) {
       // A preempted prompt is computed again: keep what is new.
@@ -295,7 +330,11 @@ void Engine::end_sequence(sched::SequenceId seq_id, OutputChunk&& last) {
   CHECK(it != sequences_.end());
   const std::unique_ptr<LiveSequence> sequence = std::move(it->second);
   sequences_.erase(it);
-  runner_->remove_sequence(seq_id);
+  if (in_flight_) {
+    removed_in_flight_.push_back(seq_id);
+  } else {
+    runner_->remove_sequence(seq_id);
+  }
   note_finished(*sequence, last.finish, Clock::now());
   refresh_gauges();  // whoever reads the answer's end may look at them next
   LiveRequest& request = *sequence->request;

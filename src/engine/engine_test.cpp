@@ -105,12 +105,16 @@ GenerateRequest ask(const std::string& prompt, int32_t max_tokens = 100) {
   return request;
 }
 
+// Whether the runner of the case in hand works while the engine publishes, as a device does.
+bool runs_ahead = false;
+
 struct Rig {
   explicit Rig(TapeRunner::Tape tape, int32_t num_drafts = 0, int64_t num_right = 0,
                const EngineConfig* config = nullptr) {
     auto owned =
         std::make_unique<TapeRunner>(std::move(tape), [num_right](int64_t) { return num_right; });
     runner = owned.get();
+    runner->ahead = runs_ahead;
     engine = std::make_unique<Engine>(config != nullptr ? *config : small_config(num_drafts),
                                       std::move(owned), bytes());
   }
@@ -142,7 +146,14 @@ void expect_same_with_drafts(const TapeRunner::Tape& tape, const GenerateRequest
   }
 }
 
-TEST(EngineTest, EndTokenIsCountedAndHasNoText) {
+class EngineTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override { runs_ahead = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Runner, EngineTest, testing::Bool(),
+                         [](const auto& runner) { return runner.param ? "ahead" : "at_once"; });
+
+TEST_P(EngineTest, EndTokenIsCountedAndHasNoText) {
   expect_same_with_drafts(say(bytes(), "Hello, eagle."), ask("hi"), [](const Told& told) {
     EXPECT_EQ(told.text, "Hello, eagle.");
     EXPECT_EQ(told.finish, FinishReason::kStop);
@@ -153,7 +164,7 @@ TEST(EngineTest, EndTokenIsCountedAndHasNoText) {
   });
 }
 
-TEST(EngineTest, StopStringCutsTextTokensAndLogprobsAtOnePlace) {
+TEST_P(EngineTest, StopStringCutsTextTokensAndLogprobsAtOnePlace) {
   GenerateRequest request = ask("count");
   request.text.stop = {"cd", "zzz"};
   request.params.logprobs = 2;
@@ -169,7 +180,7 @@ TEST(EngineTest, StopStringCutsTextTokensAndLogprobsAtOnePlace) {
   });
 }
 
-TEST(EngineTest, StopInsideTheBudgetIsAStopNotALength) {
+TEST_P(EngineTest, StopInsideTheBudgetIsAStopNotALength) {
   GenerateRequest request = ask("x", 5);
   request.text.stop = {"X"};
   expect_same_with_drafts(say(bytes(), "abXdefgh"), request, [](const Told& told) {
@@ -179,7 +190,7 @@ TEST(EngineTest, StopInsideTheBudgetIsAStopNotALength) {
   });
 }
 
-TEST(EngineTest, IncludedStopStringStays) {
+TEST_P(EngineTest, IncludedStopStringStays) {
   GenerateRequest request = ask("x");
   request.text.stop = {"cd"};
   request.text.include_stop = true;
@@ -187,7 +198,7 @@ TEST(EngineTest, IncludedStopStringStays) {
                           [](const Told& told) { EXPECT_EQ(told.text, "abcd"); });
 }
 
-TEST(EngineTest, LengthEndsAtExactlyMaxTokensAndReleasesHeldText) {
+TEST_P(EngineTest, LengthEndsAtExactlyMaxTokensAndReleasesHeldText) {
   GenerateRequest request = ask("x", 4);
   request.text.stop = {"dQ"};
   expect_same_with_drafts(say(bytes(), "abcdefghij"), request, [](const Told& told) {
@@ -197,7 +208,7 @@ TEST(EngineTest, LengthEndsAtExactlyMaxTokensAndReleasesHeldText) {
   });
 }
 
-TEST(EngineTest, StopTokenIsNamed) {
+TEST_P(EngineTest, StopTokenIsNamed) {
   GenerateRequest request = ask("x");
   request.params.stop_token_ids = {'d'};
   expect_same_with_drafts(say(bytes(), "abcdef"), request, [](const Told& told) {
@@ -210,7 +221,7 @@ TEST(EngineTest, StopTokenIsNamed) {
                           [](const Told& told) { EXPECT_EQ(told.text, "abcd"); });
 }
 
-TEST(EngineTest, MinTokensHoldsOffEndTokensAndStopStrings) {
+TEST_P(EngineTest, MinTokensHoldsOffEndTokensAndStopStrings) {
   GenerateRequest request = ask("x", 40);
   request.params.min_tokens = 8;
   request.text.stop = {"bc", "~"};
@@ -222,7 +233,7 @@ TEST(EngineTest, MinTokensHoldsOffEndTokensAndStopStrings) {
   });
 }
 
-TEST(EngineTest, CharactersSpreadOverTokensComeWhole) {
+TEST_P(EngineTest, CharactersSpreadOverTokensComeWhole) {
   GenerateRequest request = ask("x");
   request.text.stop = {"🦅"};
   expect_same_with_drafts(say(bytes(), "aď🦊b🦅c"), request, [](const Told& told) {
@@ -232,7 +243,7 @@ TEST(EngineTest, CharactersSpreadOverTokensComeWhole) {
   });
 }
 
-TEST(EngineTest, PromptLogprobsComeOnceAndWhole) {
+TEST_P(EngineTest, PromptLogprobsComeOnceAndWhole) {
   // 200 prompt tokens over a budget of 64 a step: four chunks.
   GenerateRequest request = ask(std::string(100, 'p') + std::string(100, 'q'));
   request.params.prompt_logprobs = 1;
@@ -245,7 +256,7 @@ TEST(EngineTest, PromptLogprobsComeOnceAndWhole) {
   });
 }
 
-TEST(EngineTest, ChoicesGetTheirOwnSeedsAndAreRepeatable) {
+TEST_P(EngineTest, ChoicesGetTheirOwnSeedsAndAreRepeatable) {
   const auto seed_tape = [](std::span<const TokenId>, const runtime::SamplingParams& params,
                             int64_t idx) {
     return static_cast<TokenId>('a' + (params.seed >> (idx * 4)) % 16);
@@ -274,7 +285,7 @@ TEST(EngineTest, ChoicesGetTheirOwnSeedsAndAreRepeatable) {
   EXPECT_NE(first[1], first[2]);
 }
 
-TEST(EngineTest, GaugesAreRightWhenAnAnswerEnds) {
+TEST_P(EngineTest, GaugesAreRightWhenAnAnswerEnds) {
   Rig rig(say(bytes(), "Hello, eagle."));
   std::vector<int64_t> running;
   const auto stream = std::make_shared<OutputStream>(
@@ -286,7 +297,7 @@ TEST(EngineTest, GaugesAreRightWhenAnAnswerEnds) {
   EXPECT_EQ(running.back(), 0);
 }
 
-TEST(EngineTest, AbortGivesTheBlocksBackByTheNextStep) {
+TEST_P(EngineTest, AbortGivesTheBlocksBackByTheNextStep) {
   Rig rig([](std::span<const TokenId>, const runtime::SamplingParams&, int64_t) {
     return TokenId{'x'};
   });
@@ -311,7 +322,7 @@ TEST(EngineTest, AbortGivesTheBlocksBackByTheNextStep) {
   rig.engine->abort(424242);
 }
 
-TEST(EngineTest, RefusesMoreThanItTakes) {
+TEST_P(EngineTest, RefusesMoreThanItTakes) {
   EngineConfig config = small_config();
   config.max_sequences = 4;
   Rig rig(say(bytes(), "ok"), 0, 0, &config);
@@ -331,7 +342,7 @@ TEST(EngineTest, RefusesMoreThanItTakes) {
   EXPECT_EQ(again.read(3).at(2).text, "ok");
 }
 
-TEST(EngineTest, RefusesWhatCanNeverFit) {
+TEST_P(EngineTest, RefusesWhatCanNeverFit) {
   Rig rig(say(bytes(), "ok"));
   Client client;
   const auto refused = rig.engine->submit(ask(std::string(512, 'x'), 1), client.stream());
@@ -340,7 +351,7 @@ TEST(EngineTest, RefusesWhatCanNeverFit) {
   EXPECT_NE(refused.failure().message.find("512 prompt tokens"), std::string::npos);
 }
 
-TEST(EngineTest, ManyMoreRequestsThanSlotsAllEnd) {
+TEST_P(EngineTest, ManyMoreRequestsThanSlotsAllEnd) {
   Rig rig(say(bytes(), "a longer answer than a step can hold, for preemption"), 6, 4);
   rig.engine->start();
   std::vector<std::unique_ptr<Client>> clients;
@@ -357,7 +368,7 @@ TEST(EngineTest, ManyMoreRequestsThanSlotsAllEnd) {
   EXPECT_EQ(rig.engine->stats().finished[0], 100);
 }
 
-TEST(EngineTest, NumericFaultEndsOnlyItsRequest) {
+TEST_P(EngineTest, NumericFaultEndsOnlyItsRequest) {
   const auto tape = [](std::span<const TokenId> prompt, const runtime::SamplingParams&,
                        int64_t idx) {
     if (prompt[0] == 'B' && idx == 3) return runtime::Sampler::kNumericFault;
@@ -377,7 +388,7 @@ TEST(EngineTest, NumericFaultEndsOnlyItsRequest) {
   EXPECT_TRUE(rig.engine->healthy());
 }
 
-TEST(EngineTest, DeathOfTheThreadAnswersEverybodyAndIsReported) {
+TEST_P(EngineTest, DeathOfTheThreadAnswersEverybodyAndIsReported) {
   Rig rig(say(bytes(), "never said"));
   std::mutex mutex;
   std::condition_variable cv;
@@ -405,7 +416,7 @@ TEST(EngineTest, DeathOfTheThreadAnswersEverybodyAndIsReported) {
   EXPECT_EQ(refused.failure().kind, FailureKind::kUnavailable);
 }
 
-TEST(EngineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
+TEST_P(EngineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   Rig rig(say(bytes(), "the last words"));
   rig.runner->before_step = [] { std::this_thread::sleep_for(milliseconds(1)); };
   rig.engine->start();
@@ -418,7 +429,7 @@ TEST(EngineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_EQ(refused.failure().kind, FailureKind::kUnavailable);
 }
 
-TEST(EngineTest, DrainOutOfTimeAborts) {
+TEST_P(EngineTest, DrainOutOfTimeAborts) {
   Rig rig([](std::span<const TokenId>, const runtime::SamplingParams&, int64_t) {
     return TokenId{'x'};
   });
@@ -430,7 +441,7 @@ TEST(EngineTest, DrainOutOfTimeAborts) {
   EXPECT_EQ(client.read(1).at(0).finish, FinishReason::kAbort);
 }
 
-TEST(EngineTest, SecondIdenticalPromptReportsCachedTokens) {
+TEST_P(EngineTest, SecondIdenticalPromptReportsCachedTokens) {
   Rig rig(say(bytes(), "ok"));
   rig.engine->start();
   const std::string prompt(100, 'c');

@@ -33,6 +33,12 @@ class TapeRunner final : public runtime::ModelRunner {
                     const runtime::SamplingParams& params) override;
   void remove_sequence(sched::SequenceId seq_id) override;
   const runtime::StepOutput& execute(const sched::StepPlan& plan) override;
+  // As a device does: the plan is taken at launch() and played at finish().
+  bool runs_ahead() const override { return ahead; }
+  void launch(const sched::StepPlan& plan) override { launched_ = &plan; }
+  const runtime::StepOutput& finish() override { return execute(*launched_); }
+
+  bool ahead = false;  // before the engine starts
 
   // Called at the start of every step: a place to wait or throw.
   std::function<void()> before_step;
@@ -52,6 +58,7 @@ class TapeRunner final : public runtime::ModelRunner {
   Drafts drafts_;
   std::unordered_map<sched::SequenceId, Sequence> sequences_;
   runtime::StepOutput output_;
+  const sched::StepPlan* launched_ = nullptr;
 };
 
 // A tape that says `text` (control tokens by their spelling), then <|im_end|> for ever.

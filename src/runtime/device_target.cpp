@@ -131,7 +131,7 @@ DeviceTarget::Outputs DeviceTarget::enqueue(const Placed& placed, const Shape& s
   return outputs;
 }
 
-void DeviceTarget::run(const Rows& rows) {
+void DeviceTarget::start(const Rows& rows) {
   shape_ = shape_of(rows);
   ctx_.arena->reset();
   placed_ = place(rows, shape_);
@@ -155,9 +155,10 @@ void DeviceTarget::run(const Rows& rows) {
   if (num_ids > 0) {
     ops::gpu::copy_to_host(host_ids_.data(), ids_.data(), num_ids * sizeof(int32_t), ctx_.stream);
   }
-  ops::gpu::synchronize(ctx_.stream);
   sampled_ = {host_ids_.as<int32_t>(), num_ids};
 }
+
+void DeviceTarget::wait() { ops::gpu::synchronize(ctx_.stream); }
 
 std::span<const float> DeviceTarget::logits_row(int64_t row) {
   const Tensor logits = outputs_.logits.rows(row, 1);

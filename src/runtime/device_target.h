@@ -41,8 +41,13 @@ class DeviceTarget {
     std::span<const ops::SampleRow> samples;       // [R]
     bool only_decodes = false;                     // every sequence samples all its rows
   };
-  // Runs the step and waits for it.
-  void run(const Rows& rows);
+  // Begins the step; wait() ends it. run() is both.
+  void start(const Rows& rows);
+  void wait();
+  void run(const Rows& rows) {
+    start(rows);
+    wait();
+  }
 
   // Of the last run, by logit row. -1: a numeric fault.
   std::span<const int32_t> sampled() const { return sampled_; }

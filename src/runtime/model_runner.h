@@ -37,6 +37,16 @@ class ModelRunner {
                             const SamplingParams& params) = 0;
   virtual void remove_sequence(sched::SequenceId seq_id) = 0;
   virtual const StepOutput& execute(const sched::StepPlan& plan) = 0;
+
+  // A device works while its host does other things: launch() begins a plan, finish() ends it, and
+  // between them the plan stays as it is and no sequence in it is removed. What the last step put
+  // out is no longer valid. execute() is both.
+  virtual bool runs_ahead() const { return false; }
+  virtual void launch(const sched::StepPlan& plan) { output_of_launched_ = &execute(plan); }
+  virtual const StepOutput& finish() { return *output_of_launched_; }
+
+ private:
+  const StepOutput* output_of_launched_ = nullptr;
 };
 
 }  // namespace eyrie::runtime

@@ -271,36 +271,50 @@ model::Step Runner::target_step() {
           .tap_sink = tap_sink_};
 }
 
-const StepOutput& Runner::execute(const sched::StepPlan& plan) {
+void Runner::begin_step(const sched::StepPlan& plan) {
   CHECK(kv_.has_value(), "allocate_kv() comes first");
-  if (gpu_ != nullptr) {
-    gpu_->make_current();
-  } else {
-    arena_->reset();
-  }
   output_.times.clear();
   resize_keeping(output_.rows, spare_.rows, plan.rows.size());
   resize_keeping(output_.extras, spare_.extras, plan.rows.size());
   build_batch(plan);
-  if (plan.rows.empty()) return output_;
-
+  if (plan.rows.empty()) return;
   ++num_steps_;
-  sched::StepTimes& step_times = output_.times;
-  step_times.num_rows = plan.num_tokens;
+  output_.times.num_rows = plan.num_tokens;
+  output_.times.num_sequences = static_cast<int32_t>(
+      std::ranges::count_if(plan.rows, [](const sched::StepRow& row) { return row.samples; }));
+  output_.times.num_logits = static_cast<int32_t>(batch_.logit_rows.size());
+}
+
+const StepOutput& Runner::execute(const sched::StepPlan& plan) {
+  launch(plan);
+  return finish();
+}
+
+// On the CPU all of it happens in finish().
+void Runner::launch(const sched::StepPlan& plan) {
+  launched_ = &plan;
+  launched_at_ = std::chrono::steady_clock::now();
+  begin_step(plan);
+  if (device_target_.has_value() && !plan.rows.empty()) start_on_device(plan);
+}
+
+const StepOutput& Runner::finish() {
+  const sched::StepPlan& plan = *launched_;
+  if (plan.rows.empty()) return output_;
   Tensor hidden, aux;
   if (device_target_.has_value()) {
-    run_on_device(plan);
+    device_target_->wait();
+    output_.times.forward_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - launched_at_).count();
   } else {
-    const Stopwatch watch(step_times.forward_seconds);
+    arena_->reset();
+    const Stopwatch watch(output_.times.forward_seconds);
     if (draft_.has_value()) {
       aux = arena_->f32({static_cast<int64_t>(batch_.ids.size()), num_aux_values()});
     }
     const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
     hidden = target_->forward(target_step(), batch_.ids, aux_layers, aux);
   }
-  step_times.num_sequences = static_cast<int32_t>(
-      std::ranges::count_if(plan.rows, [](const sched::StepRow& row) { return row.samples; }));
-  step_times.num_logits = static_cast<int32_t>(batch_.logit_rows.size());
   sample_rows(plan, hidden);
   propose(plan, aux);
   return output_;
@@ -381,18 +395,18 @@ TokenId Runner::sample_at(int64_t logit_idx, const Sequence& sequence, int64_t p
   return sampler_->sample(row, sequence.params, sequence.history, position, out);
 }
 
-void Runner::run_on_device(const sched::StepPlan& plan) {
-  const Stopwatch watch(output_.times.forward_seconds);
+void Runner::start_on_device(const sched::StepPlan& plan) {
+  gpu_->make_current();
   const bool only_decodes = std::ranges::all_of(plan.rows, [](const sched::StepRow& row) {
     return row.samples && row.num_tokens == 1 + row.num_draft_tokens;
   });
-  device_target_->run({.ids = batch_.ids,
-                       .positions = batch_.positions,
-                       .sequences = batch_.sequences,
-                       .table_sizes = batch_.table_sizes,
-                       .logit_rows = batch_.logit_rows,
-                       .samples = batch_.samples,
-                       .only_decodes = only_decodes});
+  device_target_->start({.ids = batch_.ids,
+                         .positions = batch_.positions,
+                         .sequences = batch_.sequences,
+                         .table_sizes = batch_.table_sizes,
+                         .logit_rows = batch_.logit_rows,
+                         .samples = batch_.samples,
+                         .only_decodes = only_decodes});
 }
 
 void Runner::sample_row(const sched::StepRow& row, Sequence& sequence, int64_t first_logit,

@@ -18,6 +18,7 @@
 // Engine thread only. After warm-up execute() allocates nothing but the logprobs asked for.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -105,6 +106,10 @@ class Runner final : public ModelRunner {
   // A row whose logits hold NaN or infinity has extras.numeric_fault and samples nothing: the
   // engine aborts that sequence before it calls Scheduler::update().
   const StepOutput& execute(const sched::StepPlan& plan) override;
+  // On a GPU the target runs between them.
+  bool runs_ahead() const override { return gpu_ != nullptr; }
+  void launch(const sched::StepPlan& plan) override;
+  const StepOutput& finish() override;
 
   int64_t num_steps() const { return num_steps_; }  // since the start
   int64_t num_lost_features() const { return backlog_ ? backlog_->num_lost() : 0; }  // likewise
@@ -132,7 +137,8 @@ class Runner final : public ModelRunner {
   void open_device(const RunnerConfig& config);
   void load(const RunnerConfig& config);
   void make_device_steps();
-  void run_on_device(const sched::StepPlan& plan);
+  void begin_step(const sched::StepPlan& plan);
+  void start_on_device(const sched::StepPlan& plan);
   bool is_sampled_on_device(const Sequence& sequence) const;
   int64_t num_aux_values() const;
   void build_batch(const sched::StepPlan& plan);
@@ -171,6 +177,8 @@ class Runner final : public ModelRunner {
   StepOutput spare_;  // entries that the last plans did not need; their memory is reused
   LoadReport load_report_;
   int64_t num_steps_ = 0;
+  const sched::StepPlan* launched_ = nullptr;
+  std::chrono::steady_clock::time_point launched_at_;
   int64_t max_backlog_bytes_ = 0;
   bool is_warm_ = false;
   const model::TapSink* tap_sink_ = nullptr;
