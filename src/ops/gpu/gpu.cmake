@@ -14,6 +14,7 @@ function(eyrie_cuda_kernels)
     -O3 -lineinfo -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
 endfunction()
 
+# A loop that hipcc does not unroll is slower, not wrong (pass-failed).
 # hipcc as a plain tool: CMake's own HIP language wants a ROCm tree that Debian's package is not.
 function(eyrie_hip_library target)
   find_program(EYRIE_HIPCC hipcc REQUIRED)
@@ -28,7 +29,7 @@ function(eyrie_hip_library target)
     add_custom_command(
       OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E env ROCM_TARGET_LST=${agents} ${CCACHE_PROGRAM} ${EYRIE_HIPCC} -x hip --offload-arch=gfx90a
-              -O3 -std=c++17 -DEYRIE_HIP -Wall -Wextra -Werror -I${PROJECT_SOURCE_DIR}/src
+              -O3 -std=c++17 -DEYRIE_HIP -Wall -Wextra -Werror -Wno-pass-failed -I${PROJECT_SOURCE_DIR}/src
               -MD -MF ${object}.d -c ${CMAKE_CURRENT_SOURCE_DIR}/${kernel} -o ${object}
       DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${kernel}
       DEPFILE ${object}.d

@@ -120,6 +120,11 @@ template <typename Out, typename X, bool kAdds, int kPacks>
 __global__ void __launch_bounds__(kMaxBlock) rms_norm_kernel(RmsNorm a) {
   __shared__ float shared[kMaxBlock / kWarpSize];
   start_dependents();
+  float weight[kPack];
+  // One pack's is read before the wait, as no kernel of a step writes it; more have no registers.
+  if (kPacks == 1 && threadIdx.x * kPack < a.width) {
+    load_floats(a.weight + threadIdx.x * kPack, weight);
+  }
   wait_for_inputs();
   const int64_t row = blockIdx.x;
   const X* const x_row = static_cast<const X*>(a.x.data) + row * a.x.stride;
@@ -149,8 +154,7 @@ __global__ void __launch_bounds__(kMaxBlock) rms_norm_kernel(RmsNorm a) {
   for (int p = 0; p < kPacks; ++p) {
     const int64_t column = (int64_t{p} * blockDim.x + threadIdx.x) * kPack;
     if (column >= a.width) break;
-    float weight[kPack];
-    load_floats(a.weight + column, weight);
+    if (kPacks > 1) load_floats(a.weight + column, weight);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) x[p][i] = x[p][i] * factor * weight[i];
     store_floats(out + column, x[p]);

@@ -94,6 +94,7 @@ TEST_F(PlainTest, AddAndScale) {
         Matrix want = residual;
         ops::add(reference().ctx(), {.residual = want.tensor(), .x = x.tensor()});
         EXPECT_TRUE(same_bits(residual_gpu.to_host(), rounded(want, residual_type))) << s.width;
+        if (residual_type != DType::kF32) continue;
         ops::scale_rows(ctx(), {.x = residual_gpu.tensor(), .factor = 0.5f});
         Matrix half = want;
         for (int64_t r = 0; r < s.rows; ++r) {

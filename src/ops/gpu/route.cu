@@ -1,17 +1,95 @@
 #include "ops/gpu/compat.h"
 #include "ops/gpu/kernels_plain.h"
 
-// The router: one warp a token. A lane holds the choice scores of experts lane, lane + kWarpSize, …
-// as unsigned integers in the order of the floats, so that the best of all lanes is one reduction,
-// its lowest expert another, and a taken expert is a zero.
+// The router, twice. A plain one, a block a token and a thread an expert: the rank of an expert is
+// the number of those before it, first among its 32 neighbours, then among the best of all
+// neighbourhoods; no step waits for a reduction, which is what a chain of top_k maxima spends its
+// time on. And one with groups: a warp a token.
+//
+// Scores are compared as unsigned integers in the order of the floats.
 namespace eyrie::ops::gpu {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
+constexpr int kNeighbours = 32;
 constexpr uint32_t kTaken = 0;  // below every number's
 constexpr uint32_t kNobody = 0xffffffffu;
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+__device__ __forceinline__ bool is_filler(const Route& a, int64_t row) {
+  return a.num_valid != nullptr && row >= *a.num_valid;
+}
+__device__ __forceinline__ void write_choice(const Route& a, int64_t place, int32_t expert,
+                                             float score, float sum) {
+  const float divisor = a.norm_topk_prob ? sum + 1e-20f : 1.0f;
+  a.ids[place] = expert;
+  a.weights[place] = score / divisor * a.routed_scaling_factor;
+}
+__device__ __forceinline__ void write_nobody(const Route& a, int64_t place) {
+  a.ids[place] = -1;
+  a.weights[place] = 0.0f;
+}
+
+// blockDim.x = num_experts rounded up to kNeighbours.
+__global__ void __launch_bounds__(kMaxRoutedExperts) route_plain_kernel(Route a) {
+  __shared__ __align__(16) uint32_t order[kMaxRoutedExperts];
+  __shared__ float score[kMaxRoutedExperts];
+  // The best of each neighbourhood: score in the upper half; below it what grows with a lower id.
+  __shared__ __align__(16) uint64_t best[kMaxRoutedExperts];
+  __shared__ float chosen[kMaxTopK];
+  const int expert = static_cast<int>(threadIdx.x);
+  const int64_t row = blockIdx.x;
+  const bool exists = expert < a.num_experts;
+  const float bias = exists ? a.bias[expert] : 0.0f;
+  start_dependents();
+  wait_for_inputs();
+  if (is_filler(a, row)) {
+    if (expert < a.top_k) write_nobody(a, row * a.top_k + expert);
+    return;
+  }
+  uint32_t mine = kTaken;
+  if (exists) {
+    score[expert] = sigmoid(a.logits[row * a.logits_stride + expert]);
+    mine = ordered_bits(score[expert] + bias);
+  }
+  order[expert] = mine;
+  __syncthreads();
+
+  const int neighbour = expert % kNeighbours, first = expert - neighbour;
+  int rank = 0;
+#pragma unroll
+  for (int i = 0; i < kNeighbours; i += 4) {
+    const uint4 other = *reinterpret_cast<const uint4*>(order + first + i);
+    rank += other.x > mine || (other.x == mine && i + 0 < neighbour);
+    rank += other.y > mine || (other.y == mine && i + 1 < neighbour);
+    rank += other.z > mine || (other.z == mine && i + 2 < neighbour);
+    rank += other.w > mine || (other.w == mine && i + 3 < neighbour);
+  }
+  if (rank < a.top_k) {
+    best[first / kNeighbours * a.top_k + rank] =
+        (uint64_t{mine} << 32) | (kNobody - static_cast<uint32_t>(expert));
+  }
+  __syncthreads();
+
+  const int num_best = static_cast<int>(blockDim.x) / kNeighbours * a.top_k;
+  int32_t my_expert = 0;
+  float my_score = 0.0f;
+  rank = a.top_k;
+  if (expert < num_best) {
+    const uint64_t candidate = best[expert];
+    my_expert = static_cast<int32_t>(kNobody - static_cast<uint32_t>(candidate));
+    rank = 0;
+#pragma unroll 8
+    for (int i = 0; i < num_best; ++i) rank += best[i] > candidate;
+    if (rank < a.top_k) chosen[rank] = my_score = score[my_expert];
+  }
+  __syncthreads();
+  if (rank >= a.top_k) return;
+  float sum = 0.0f;
+  for (int k = 0; k < a.top_k; ++k) sum += chosen[k];
+  write_choice(a, row * a.top_k + rank, my_expert, my_score, sum);
+}
 
 // Experts outside the topk_group best groups become -infinity; a group's score is the sum of its
 // two best choices. `choice` is this warp's, [num_experts]; group_score [n_group].
@@ -43,10 +121,11 @@ __device__ void mask_groups(const Route& a, int lane, float* choice, float* grou
   sync_warp();
 }
 
-// kSlots · kWarpSize experts at most; kGroups: n_group > 1, and shared memory holds 2 · num_experts
-// floats a warp.
-template <int kSlots, bool kGroups>
-__global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_kernel(Route a) {
+// A lane holds the choice scores of experts lane, lane + kWarpSize, …, kSlots of them, so that the
+// best of all lanes is one reduction and its lowest expert another. Shared memory holds
+// 2 · num_experts floats a warp.
+template <int kSlots>
+__global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_groups_kernel(Route a) {
   extern __shared__ float group_scratch[];
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -61,11 +140,8 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_kernel(Route 
   wait_for_inputs();
   if (row >= a.num_rows) return;
   const int64_t place = row * a.top_k + lane;  // lane k writes the k-th choice
-  if (a.num_valid != nullptr && row >= *a.num_valid) {
-    if (lane < a.top_k) {
-      a.ids[place] = -1;
-      a.weights[place] = 0.0f;
-    }
+  if (is_filler(a, row)) {
+    if (lane < a.top_k) write_nobody(a, place);
     return;
   }
 
@@ -77,20 +153,18 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_kernel(Route 
     score[s] = e < a.num_experts ? sigmoid(logits[e]) : 0.0f;
     choice[s] = score[s] + bias[s];
   }
-  if (kGroups) {
-    float* const mine = group_scratch + static_cast<int64_t>(warp) * 2 * a.num_experts;
+  float* const mine = group_scratch + static_cast<int64_t>(warp) * 2 * a.num_experts;
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-      const int e = s * kWarpSize + lane;
-      if (e < a.num_experts) mine[e] = choice[s];
-    }
-    sync_warp();
-    mask_groups(a, lane, mine, mine + a.num_experts);
+  for (int s = 0; s < kSlots; ++s) {
+    const int e = s * kWarpSize + lane;
+    if (e < a.num_experts) mine[e] = choice[s];
+  }
+  sync_warp();
+  mask_groups(a, lane, mine, mine + a.num_experts);
 #pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-      const int e = s * kWarpSize + lane;
-      if (e < a.num_experts) choice[s] = mine[e];
-    }
+  for (int s = 0; s < kSlots; ++s) {
+    const int e = s * kWarpSize + lane;
+    if (e < a.num_experts) choice[s] = mine[e];
   }
   uint32_t order[kSlots];
 #pragma unroll
@@ -111,8 +185,8 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_kernel(Route 
       }
     }
     const uint32_t top = warp_max(best);
-    const auto mine = static_cast<uint32_t>(best_slot * kWarpSize + lane);
-    const uint32_t expert = warp_min(best == top ? mine : kNobody);
+    const auto my_best = static_cast<uint32_t>(best_slot * kWarpSize + lane);
+    const uint32_t expert = warp_min(best == top ? my_best : kNobody);
     // The owner takes it out and hands its score to all.
     float chosen = 0.0f;
 #pragma unroll
@@ -130,35 +204,29 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_kernel(Route 
     }
   }
   if (lane >= a.top_k) return;
-  const float divisor = a.norm_topk_prob ? sum + 1e-20f : 1.0f;
-  a.ids[place] = static_cast<int32_t>(my_expert);
-  a.weights[place] = my_weight / divisor * a.routed_scaling_factor;
+  write_choice(a, place, static_cast<int32_t>(my_expert), my_weight, sum);
 }
 
 template <int kSlots>
-void launch_route_of(const Route& a, void* stream) {
+void launch_route_groups(const Route& a, void* stream) {
   const dim3 grid(static_cast<unsigned>((a.num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock));
-  const dim3 block(kWarpsPerBlock * kWarpSize);
-  if (a.n_group > 1) {
-    const size_t shared = sizeof(float) * 2 * kWarpsPerBlock * static_cast<size_t>(a.num_experts);
-    launch("route", route_kernel<kSlots, true>, grid, block, shared, stream, a);
-  } else {
-    launch("route", route_kernel<kSlots, false>, grid, block, 0, stream, a);
-  }
+  const size_t shared = sizeof(float) * 2 * kWarpsPerBlock * static_cast<size_t>(a.num_experts);
+  launch("route", route_groups_kernel<kSlots>, grid, dim3(kWarpsPerBlock * kWarpSize), shared,
+         stream, a);
 }
 
 }  // namespace
 
 void launch_route(const Route& a, void* stream) {
   if (a.num_rows == 0 || a.top_k == 0) return;
-  if (a.num_experts <= 2 * kWarpSize) {
-    launch_route_of<2>(a, stream);
-  } else if (a.num_experts <= 6 * kWarpSize) {
-    launch_route_of<6>(a, stream);
-  } else if (a.num_experts <= 12 * kWarpSize) {
-    launch_route_of<12>(a, stream);
+  if (a.n_group == 1) {
+    const int threads = (a.num_experts + kNeighbours - 1) / kNeighbours * kNeighbours;
+    launch("route", route_plain_kernel, dim3(static_cast<unsigned>(a.num_rows)),
+           dim3(static_cast<unsigned>(threads)), 0, stream, a);
+  } else if (a.num_experts <= 8 * kWarpSize) {
+    launch_route_groups<8>(a, stream);
   } else {
-    launch_route_of<kMaxRoutedExperts / kWarpSize>(a, stream);
+    launch_route_groups<kMaxRoutedExperts / kWarpSize>(a, stream);
   }
 }
 
