@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "base/error.h"
 #include "model/testing.h"
 
@@ -238,6 +240,23 @@ TEST(Eagle3ConfigTest, ADraftThatDoesNotFitIsRefused) {
   EXPECT_THAT(fit_error({{"num_key_value_heads", 3}}), HasSubstr("'num_key_value_heads'"));
   EXPECT_THAT(fit_error({{"num_aux_hidden_states", 2}}), HasSubstr("'num_aux_hidden_states'"));
   EXPECT_THAT(fit_error({{"rope_theta", nullptr}}), HasSubstr("'rope_theta' is missing"));
+}
+
+// The shapes that come without weights: 1026.4 G parameters, and 3.18 G in the draft, as published.
+TEST(ShapesTest, AreKimiK25s) {
+  const auto config_of = [](const std::string& name) {
+    std::ifstream file("models/" + name + "/config.json");
+    return json::parse(file);
+  };
+  const ModelConfig target = ModelConfig::parse(config_of("kimi-k2.5"));
+  EXPECT_NEAR(target.num_parameters() / 1e9, 1026.4, 0.1);
+  EXPECT_NEAR(target.softmax_scale(), 0.1446796258, 1e-7);
+  for (const char* name : {"kimi-k2.5-eagle3", "kimi-k2.5-eagle3-fp8"}) {
+    const Eagle3Config draft = Eagle3Config::parse(config_of(name));
+    draft.check_fits(target);
+    EXPECT_NEAR(draft.num_parameters() / 1e9, 3.18, 0.01);
+    EXPECT_THAT(draft.aux_layer_inputs(target, true), ElementsAre(2, 30, 58));
+  }
 }
 
 }  // namespace
