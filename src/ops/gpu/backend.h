@@ -13,6 +13,9 @@ const OpTable& gpu_ops();
 
 namespace gpu {
 
+PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_concatenated,
+                       ActivationQuantization activation);
+Buffer stack(const Ctx& ctx, std::span<const PreparedWeight> weights);
 PlacedTensor place(const Ctx& ctx, const Tensor& host);
 void embedding(const Ctx& ctx, const EmbeddingArgs& args);
 void rms_norm(const Ctx& ctx, const RmsNormArgs& args);
@@ -21,6 +24,8 @@ void add_rms_norm(const Ctx& ctx, const AddRmsNormArgs& args);
 void gather_rows(const Ctx& ctx, const GatherRowsArgs& args);
 void copy_rows(const Ctx& ctx, const CopyRowsArgs& args);
 void scale_rows(const Ctx& ctx, const ScaleRowsArgs& args);
+void linear(const Ctx& ctx, const LinearArgs& args);
+void head_linear(const Ctx& ctx, const HeadLinearArgs& args);
 void silu_mul(const Ctx& ctx, const SiluMulArgs& args);
 void rope(const Ctx& ctx, const RopeArgs& args);
 void cache_write(const Ctx& ctx, const CacheWriteArgs& args);
@@ -28,6 +33,7 @@ void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& args);
 void mla_attention(const Ctx& ctx, const MlaAttentionArgs& args);
 void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& args);
 void route(const Ctx& ctx, const RouteArgs& args);
+void experts(const Ctx& ctx, const ExpertsArgs& args);
 void argmax(const Ctx& ctx, const ArgmaxArgs& args);
 void sample(const Ctx& ctx, const SampleArgs& args);
 

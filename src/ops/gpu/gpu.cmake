@@ -1,17 +1,29 @@
 # The GPU backend's files: kernels for nvcc or hipcc, glue for the house compiler, which sees the
 # vendor's runtime through compat.h. EYRIE_CUDA compiles all of it into the ops room, EYRIE_HIP the
 # part that is not a vendor's own into a library of its own; without either none.cpp takes its place.
-set(EYRIE_GPU_KERNELS gpu/attention_generic.cu gpu/attention_write.cu gpu/plain.cu gpu/route.cu gpu/sample.cu)
-set(EYRIE_GPU_CUDA_KERNELS gpu/sm90/mla.cu)  # gpu/sm80, gpu/sm90: PTX
-set(EYRIE_GPU_GLUE gpu/attention.cpp gpu/backend.cpp gpu/device.cpp gpu/memory.cpp gpu/plain.cpp)
+set(EYRIE_GPU_KERNELS
+    gpu/attention_generic.cu gpu/attention_write.cu gpu/experts.cu gpu/linear_generic.cu
+    gpu/plain.cu gpu/prepare.cu gpu/route.cu gpu/sample.cu)
+set(EYRIE_GPU_CUDA_KERNELS gpu/sm90/mla.cu)  # PTX of every architecture we build for
+set(EYRIE_GPU_SM90_KERNELS  # PTX of Hopper alone: compiled for 90a whatever else is built
+    gpu/sm90/multiply.cu gpu/sm90/multiply_bf16.cu gpu/sm90/multiply_fp8.cu
+    gpu/sm90/multiply_fp8_block.cu gpu/sm90/multiply_int4.cu gpu/sm90/multiply_mxfp4.cu
+    gpu/sm90/multiply_nvfp4.cu)
+set(EYRIE_GPU_GLUE
+    gpu/attention.cpp gpu/backend.cpp gpu/cublaslt.cpp gpu/device.cpp gpu/experts.cpp
+    gpu/linear.cpp gpu/memory.cpp gpu/plain.cpp gpu/prepare.cpp)
 
 # Compiles the kernels into objects that target_sources of eyrie_ops takes in.
 function(eyrie_cuda_kernels)
   add_library(eyrie_gpu_kernels OBJECT ${EYRIE_GPU_KERNELS} ${EYRIE_GPU_CUDA_KERNELS})
-  target_include_directories(eyrie_gpu_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  # -lineinfo costs nothing at run time, and profilers and compute-sanitizer name lines by it.
-  target_compile_options(eyrie_gpu_kernels PRIVATE
-    -O3 -lineinfo -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
+  add_library(eyrie_gpu_sm90_kernels OBJECT ${EYRIE_GPU_SM90_KERNELS})
+  set_target_properties(eyrie_gpu_sm90_kernels PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  foreach(target eyrie_gpu_kernels eyrie_gpu_sm90_kernels)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    # -lineinfo costs nothing at run time, and profilers and compute-sanitizer name lines by it.
+    target_compile_options(${target} PRIVATE
+      -O3 -lineinfo -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
+  endforeach()
 endfunction()
 
 # A loop that hipcc does not unroll is slower, not wrong (pass-failed).
@@ -37,7 +49,7 @@ function(eyrie_hip_library target)
       VERBATIM)
     list(APPEND objects ${object})
   endforeach()
-  add_library(${target} STATIC ${EYRIE_GPU_GLUE} ${objects})
+  add_library(${target} STATIC ${EYRIE_GPU_GLUE} gpu/no_sm90.cpp ${objects})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${target} PRIVATE EYRIE_HIP __HIP_PLATFORM_AMD__
                              "EYRIE_GPU_ARCHITECTURES=\"gfx90a\"")

@@ -1,0 +1,149 @@
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+#include "ops/gpu/backend.h"
+#include "ops/gpu/cublaslt.h"
+#include "ops/gpu/linear.h"
+#include "ops/gpu/weights.h"
+
+namespace eyrie::ops::gpu {
+namespace {
+
+// A library multiplies plain matrices unless they are small: then launches count, and ours overlap.
+constexpr int64_t kLibraryTokens = 65;
+constexpr int64_t kLibraryBytes = int64_t{8} << 20;
+
+bool is_forced(std::string_view name) {
+  static const std::string_view forced = [] {
+    const char* const value = std::getenv("EYRIE_GPU_KERNELS");
+    return std::string_view(value == nullptr ? "" : value);
+  }();
+  if (!forced.empty() && forced != "generic" && forced != "sm90" && forced != "cublaslt") {
+    fail("EYRIE_GPU_KERNELS is '{}', expected generic, sm90 or cublaslt", forced);
+  }
+  return forced == name;
+}
+bool is_free() { return !is_forced("generic") && !is_forced("sm90") && !is_forced("cublaslt"); }
+
+bool can_run_library(const Multiply& m) {
+  return m.layout == Layout::kBF16 && m.tiles == nullptr && m.num_matrices == 1 && !m.paired &&
+         m.x_rows == nullptr && !m.fixed_order &&
+         (is_forced("cublaslt") ||
+          (is_free() && (m.num_tokens >= kLibraryTokens ||
+                         m.rows * m.stride * int64_t{sizeof(bf16)} >= kLibraryBytes))) &&
+         open_cublaslt();
+}
+bool run_library(const Multiply& m, void* stream) {
+  return multiply_cublaslt({.tokens = m.num_tokens,
+                            .rows = m.rows,
+                            .inputs = m.inputs,
+                            .x = m.x,
+                            .x_stride = m.x_stride,
+                            .w = m.matrix.data,
+                            .w_stride = m.stride,
+                            .out = m.out,
+                            .out_stride = m.out_stride,
+                            .out_is_f32 = m.out_is_f32},
+                           stream);
+}
+
+struct Candidate {
+  std::string_view name;
+  bool (*can_run)(const Multiply&);
+  bool (*run)(const Multiply&, void* stream);  // false: it could not after all
+};
+// In order of preference. The last one runs everything.
+constexpr std::array kCandidates = {
+    Candidate{"cublaslt", can_run_library, run_library},
+    Candidate{"sm90",
+              [](const Multiply& m) { return !is_forced("generic") && can_multiply_sm90(m); },
+              [](const Multiply& m, void* stream) {
+                launch_multiply_sm90(m, stream);
+                return true;
+              }},
+    Candidate{"generic", [](const Multiply&) { return true; },
+              [](const Multiply& m, void* stream) {
+                launch_multiply_generic(m, stream);
+                return true;
+              }},
+};
+
+// Rows as kernels read them: bf16, 16-byte aligned. A copy in the arena where they are not.
+Tensor as_bf16(const Ctx& ctx, const Tensor& x) {
+  const int64_t width = x.dim(1);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0 && x.stride(0) % 8 == 0;
+  if (x.dtype() == DType::kBF16 && (is_aligned || width % 8 != 0)) return x;
+  const Tensor all = ctx.arena->empty(DType::kBF16, {x.dim(0), align_up(width, int64_t{8})});
+  const Tensor copy = all.columns(0, width);
+  gpu::copy_rows(ctx, {.out = copy, .x = x});
+  return copy;
+}
+
+}  // namespace
+
+std::string_view multiply(const Multiply& m, void* stream) {
+  for (const Candidate& candidate : kCandidates) {
+    if (candidate.can_run(m) && candidate.run(m, stream)) return candidate.name;
+  }
+  return {};
+}
+
+Multiply multiply_of(const PreparedWeight& weight) {
+  Multiply m{};
+  m.layout = layout_of(*weight.format);
+  m.matrix = packed_matrix(weight);
+  m.rows = weight.out;
+  m.inputs = weight.in;
+  m.stride = packed_stride(m.layout, weight.in);
+  m.num_matrices = 1;
+  m.tile_tokens = kMaxTokenTile;
+  return m;
+}
+
+void linear(const Ctx& ctx, const LinearArgs& a) {
+  if (a.x.dim(0) == 0) return;
+  const ArenaScope scratch(*ctx.arena);
+  const Tensor x = as_bf16(ctx, a.x);
+  Multiply m = multiply_of(*a.weight);
+  m.x = x.raw();
+  m.x_stride = x.stride(0);
+  m.out = a.out.raw();
+  m.out_is_f32 = a.out.dtype() == DType::kF32;
+  m.out_stride = a.out.stride(0);
+  m.num_tokens = a.x.dim(0);
+  m.fixed_order = ctx.deterministic;
+  multiply(m, ctx.stream);
+}
+
+void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
+  const int64_t T = a.x.dim(0), heads = a.x.dim(1), width = a.x.dim(2);
+  if (T == 0) return;
+  CHECK(a.weights.table != nullptr, "head_linear: weights on a GPU come as a stack");
+  const ArenaScope scratch(*ctx.arena);
+  Tensor x = a.x;
+  if (x.dtype() != DType::kBF16) {
+    x = ctx.arena->empty(DType::kBF16, {T, heads, width});
+    for (int64_t t = 0; t < T; ++t) {
+      const auto* from = a.x.data<float>() + t * a.x.stride(0);
+      launch_round_rows(x.data<bf16>() + t * x.stride(0), x.stride(1), from, a.x.stride(1), heads,
+                        width, ctx.stream);
+    }
+  }
+  Multiply m = multiply_of(a.weights.front());
+  m.matrices = reinterpret_cast<const PackedMatrix*>(a.weights.table);
+  m.num_matrices = heads;
+  m.x = x.raw();
+  m.x_stride = x.stride(0);
+  m.x_matrix_stride = x.stride(1);
+  m.out = a.out.raw();
+  m.out_is_f32 = a.out.dtype() == DType::kF32;
+  m.out_stride = a.out.stride(0);
+  m.out_matrix_stride = a.out.stride(1);
+  m.num_tokens = T;
+  m.fixed_order = ctx.deterministic;
+  multiply(m, ctx.stream);
+}
+
+}  // namespace eyrie::ops::gpu

@@ -1,0 +1,10 @@
+#include "ops/gpu/sm90/launch_layouts.h"
+#include "ops/gpu/sm90/multiply.cuh"
+
+namespace eyrie::ops::gpu::sm90 {
+
+void launch_fp8_block(const Multiply& args, void* stream) {
+  launch_layout<Layout::kFp8Block>(args, stream);
+}
+
+}  // namespace eyrie::ops::gpu::sm90

@@ -1,0 +1,10 @@
+#include "ops/gpu/sm90/launch_layouts.h"
+#include "ops/gpu/sm90/multiply.cuh"
+
+namespace eyrie::ops::gpu::sm90 {
+
+void launch_mxfp4(const Multiply& args, void* stream) {
+  launch_layout<Layout::kMxfp4>(args, stream);
+}
+
+}  // namespace eyrie::ops::gpu::sm90
