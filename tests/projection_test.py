@@ -30,21 +30,33 @@ class ProjectionTest(unittest.TestCase):
         self.points = [point(count) for count in (4, 8, 16, 32, 64)]
 
     def test_the_fit_finds_what_the_steps_were_made_of(self):
-        fixed, efficiency = gpu_projection.fit(self.points, BANDWIDTH)
+        rows = [(gpu_projection.read_seconds(p, BANDWIDTH), gpu_projection.step_seconds(p)) for p in self.points]
+        fixed, efficiency = gpu_projection.fit(rows)
         self.assertAlmostEqual(fixed, FIXED, places=9)
         self.assertAlmostEqual(efficiency, EFFICIENCY, places=6)
 
     def test_a_rank_reads_what_the_published_arithmetic_says(self):
-        rows, fitted = gpu_projection.project(self.points, LAYERS, BANDWIDTH)
+        rows = gpu_projection.project(self.points, LAYERS, BANDWIDTH, FIXED / LAYERS)
         for row, published in zip(rows, (9.6, 14.9, 24.1, 38.7, 57.3)):
             self.assertAlmostEqual(row["rank_gb"], published, delta=0.15)
-        self.assertAlmostEqual(fitted["fixed_us_a_layer"], 1e6 * FIXED / LAYERS, places=3)
+            self.assertAlmostEqual(row["efficiency"], EFFICIENCY, places=6)
 
     def test_a_step_is_the_sum_of_its_parts(self):
-        rows, _ = gpu_projection.project(self.points, LAYERS, BANDWIDTH)
+        rows = gpu_projection.project(self.points, LAYERS, BANDWIDTH, FIXED / LAYERS)
         for row in rows:
             self.assertAlmostEqual(row["step_ms"], row["fixed_ms"] + row["all_reduce_ms"] + row["read_ms"])
             self.assertAlmostEqual(row["tok_s_gpu"] * 8, row["batch_size"] / row["step_ms"] * 1e3)
+
+    def test_a_layer_is_the_difference_of_two_depths(self):
+        def scaled(p, share, extra):
+            return {**p, "read_bytes": {k: share * v for k, v in p["read_bytes"].items()},
+                    "step_ms": {"p50": extra + share * p["step_ms"]["p50"]}}
+        rows = gpu_projection.layer_rows([scaled(p, 8, 5) for p in self.points],
+                                         [scaled(p, 2, 5) for p in self.points[:3]], 6, BANDWIDTH)
+        self.assertEqual([count for count, _, _ in rows], [4, 8, 16])
+        for (_, read, seconds), p in zip(rows, self.points):
+            self.assertAlmostEqual(read, gpu_projection.read_seconds(p, BANDWIDTH))
+            self.assertAlmostEqual(seconds, gpu_projection.step_seconds(p))
 
     def test_all_reduce_is_the_table_and_what_lies_between(self):
         self.assertEqual(gpu_projection.all_reduce_us(1), 7.2)

@@ -45,6 +45,7 @@ def arguments():
     parser.add_argument("--bandwidth", type=float, default=4260, help="GB/s of a device-to-device copy (measured)")
     parser.add_argument("--tflops", type=float, default=790, help="bfloat16 matrix rate, TFLOP/s (measured)")
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--fewer-layers", type=int, default=2, help="measured too, for what one layer costs; 0: not")
     parser.add_argument("--steps", type=int, default=72, help="decoding steps of a point of latency, about")
     parser.add_argument("--overrides", type=json.loads, default={}, help="of text_config, to try this on a small machine")
     parser.add_argument("--batch-sizes", default="1,4,8,16,32,64")
@@ -120,53 +121,83 @@ def speculation(kind):
             "rejection_sample_method": "synthetic", "synthetic_acceptance_length": ACCEPTANCE_LENGTH}
 
 
+def latency_points(bench, name, layers, batch_sizes, kind="none"):
+    """Batches of `bench latency` on so many true-size layers; [] when it failed."""
+    args = bench.args
+    out = args.out / f"{name}.json"
+    # As many steps with drafts as without; the middle of the answers lies at the wanted context.
+    output_len = args.steps if kind == "none" else int(args.steps * ACCEPTANCE_LENGTH)
+    command = [bench.eyrie, "bench", "latency", KIMI, "--load-format", "dummy", "--hf-overrides",
+               json.dumps({"text_config": {"num_hidden_layers": layers, **args.overrides}}), "--batch-size", batch_sizes,
+               "--input-len", str(args.context - output_len // 2), "--output-len", str(output_len),
+               "--num-iters-warmup", "1", "--num-iters", "1", "--enable-prefix-caching",
+               "--bandwidth", str(args.bandwidth), "--peak-tflops", str(args.tflops), "--output-json", str(out)]
+    if kind != "none":
+        command += ["--speculative-config", json.dumps(speculation(kind))]
+    if not bench.run(name, command + bench.more):
+        return []
+    bench.result[name] = json.loads(out.read_text())["eyrie"]["batches"]
+    return bench.result[name]
+
+
 def run_latency(bench):
     """The decoding step of true-size layers; one load a kind of draft."""
     args = bench.args
+    fixed = None  # seconds a layer, of plain steps
     for kind in args.draft_kinds.split(","):
-        out = args.out / f"latency-{kind}.json"
-        # As many steps with drafts as without; the middle of the answers lies at the wanted context.
-        output_len = args.steps if kind == "none" else int(args.steps * ACCEPTANCE_LENGTH)
-        command = [bench.eyrie, "bench", "latency", KIMI, "--load-format", "dummy", "--hf-overrides",
-                   json.dumps({"text_config": {"num_hidden_layers": args.layers, **args.overrides}}), "--batch-size", args.batch_sizes,
-                   "--input-len", str(args.context - output_len // 2), "--output-len", str(output_len),
-                   "--num-iters-warmup", "1", "--num-iters", "1", "--enable-prefix-caching",
-                   "--bandwidth", str(args.bandwidth), "--peak-tflops", str(args.tflops), "--output-json", str(out)]
-        if kind != "none":
-            command += ["--speculative-config", json.dumps(speculation(kind))]
-        if not bench.run(f"latency-{kind}", command + bench.more):
+        points = latency_points(bench, f"latency-{kind}", args.layers, args.batch_sizes, kind)
+        if not points:
             continue
-        points = json.loads(out.read_text())["eyrie"]["batches"]
-        bench.result[f"latency-{kind}"] = points
-        title = "without drafts" if kind == "none" else f"{DRAFTS} drafts, {kind.upper()} draft model"
         rows = []
         for p in points:
             read = sum(p["read_bytes"].values())
             row = [p["batch_size"], f"{p['expected_experts']:.0f}", f"{read / 1e9:.2f}", f"{p['step_ms']['p50']:.3f}",
-                   f"{p['limit_ms']:.3f}", f"{100 * p['share_of_limit']:.0f} %", f"{p['tokens_per_sequence_step']:.2f}",
+                   f"{p['target_ms']:.3f}", f"{p['draft_ms']:.3f}", f"{p['outside_ms']:.3f}", f"{p['limit_ms']:.3f}",
+                   f"{100 * p['share_of_limit']:.0f} %", f"{p['tokens_per_sequence_step']:.2f}",
                    f"{p['output_tokens_per_second']:.0f}"]
-            if kind == "none":
-                published = PUBLISHED_PLAIN.get(p["batch_size"])
-                row.append(f"{published} %" if published else "-")
-            rows.append(row)
-        header = ["C", "experts", "GB read", "step ms", "limit ms", "of limit", "tok/step", "tok/s"]
-        bench.table(f"{args.layers} of 61 layers, {title}, context {args.context}", header + (
-            ["published runs, of theirs"] if kind == "none" else []), rows)
+            published = PUBLISHED_PLAIN.get(p["batch_size"])
+            rows.append(row + ([f"{published} %" if published else "-"] if kind == "none" else []))
+        header = ["C", "experts", "GB read", "step ms", "target", "draft", "outside", "limit ms", "of limit", "tok/step",
+                  "tok/s"] + (["published runs, of theirs"] if kind == "none" else [])
+        title = "without drafts" if kind == "none" else f"{DRAFTS} drafts, {kind.upper()} draft model"
+        bench.table(f"{args.layers} of 61 layers, {title}, context {args.context}", header, rows)
         read = [sum(p["read_bytes"].values()) for p in points]
-        if max(read) > 1.5 * min(read):  # else a line through them says nothing
-            project(bench, kind, points)
+        if kind == "none" and max(read) > 1.5 * min(read):  # else a line through them says nothing
+            fixed = layer_costs(bench, points)
+        if fixed is not None:
+            project(bench, kind, points, fixed)
 
 
-def project(bench, kind, points):
-    rows, fitted = gpu_projection.project(points, bench.args.layers, 1e9 * bench.args.bandwidth)
-    bench.result[f"projection-{kind}"] = {"fit": fitted, "rows": rows}
+def layer_costs(bench, points):
+    """Seconds that a layer costs whatever the batch; a table of single layers where --fewer-layers is given."""
+    args, bandwidth = bench.args, 1e9 * bench.args.bandwidth
+    few = latency_points(bench, "latency-few", args.fewer_layers, args.batch_sizes) if args.fewer_layers > 0 else []
+    rows = gpu_projection.layer_rows(points, few, args.layers - args.fewer_layers, bandwidth)
+    if len(rows) > 1:
+        fixed, efficiency = gpu_projection.fit([(read, seconds) for _, read, seconds in rows])
+        bench.table(
+            f"One layer with experts ({args.layers} layers less {args.fewer_layers}): {1e6 * fixed:.0f} us and "
+            f"{100 * efficiency:.0f} % of the bandwidth",
+            ["C", "us", "limit us", "of limit"],
+            [[c, f"{1e6 * t:.1f}", f"{1e6 * read:.1f}", f"{100 * read / t:.0f} %"] for c, read, t in rows])
+    else:
+        step, efficiency = gpu_projection.fit(
+            [(gpu_projection.read_seconds(p, bandwidth), gpu_projection.step_seconds(p)) for p in points])
+        fixed = step / args.layers
+    bench.result["layer"] = {"fixed_us": 1e6 * fixed, "efficiency": efficiency, "rows": rows}
+    return fixed
+
+
+def project(bench, kind, points, fixed):
+    rows = gpu_projection.project(points, bench.args.layers, 1e9 * bench.args.bandwidth, fixed)
+    bench.result[f"projection-{kind}"] = rows
     bench.table(
-        f"Projection to 61 layers on 8 cards ({kind}): {fitted['fixed_us_a_layer']:.0f} us a layer, "
-        f"{100 * fitted['efficiency']:.0f} % of the bandwidth; all-reduce assumed",
-        ["C", "GB a rank", "fixed ms", "all-reduce ms", "reading ms", "step ms", "tok/s", "tok/s/GPU", "tok/s/user"],
-        [[r["batch_size"], f"{r['rank_gb']:.1f}", f"{r['fixed_ms']:.2f}", f"{r['all_reduce_ms']:.2f}",
-          f"{r['read_ms']:.2f}", f"{r['step_ms']:.2f}", f"{r['tok_s']:.0f}", f"{r['tok_s_gpu']:.0f}",
-          f"{r['tok_s_user']:.0f}"] for r in rows])
+        f"Projection to 61 layers on 8 cards ({kind}): {1e6 * fixed:.0f} us a layer, all-reduce assumed",
+        ["C", "of bandwidth", "GB a rank", "fixed ms", "all-reduce ms", "reading ms", "step ms", "tok/s", "tok/s/GPU",
+         "tok/s/user"],
+        [[r["batch_size"], f"{100 * r['efficiency']:.0f} %", f"{r['rank_gb']:.1f}", f"{r['fixed_ms']:.2f}",
+          f"{r['all_reduce_ms']:.2f}", f"{r['read_ms']:.2f}", f"{r['step_ms']:.2f}", f"{r['tok_s']:.0f}",
+          f"{r['tok_s_gpu']:.0f}", f"{r['tok_s_user']:.0f}"] for r in rows])
 
 
 def sweep(bench, name, model, configs, client, serve_args):

@@ -1,10 +1,12 @@
 """From measured decoding steps of a few true-size layers on one card to the whole model on eight.
 
-A step of `bench latency` is fitted as  t = L·f + bytes / (e·B):  L layers with a fixed cost f each (launches, latencies,
-what does not grow with the batch; the head's and the sampler's are counted into it) and a share e of the bandwidth B for
-what is read. The projection to all layers at tensor parallelism 8 is then
+A step t(C) of L layers is taken as  L·f + bytes(C) / (e(C)·B):  a fixed cost f a layer (launches, latencies, what does not
+grow with the batch) and the share e of the bandwidth B that what is read then gets. f comes from plain steps, by least
+squares over C with one e for all: of the difference between L layers and fewer where both were measured, else of whole
+steps, where the head's and the sampler's costs count into it. With f, each point has its own e(C). The projection to all
+layers at tensor parallelism 8 is
 
-    t(C) = 61·f + 2·61·a(C) + bytes_TP8(C) / (e·B)
+    t(C) = 61·f + 2·61·a(C) + bytes_TP8(C) / (e(C)·B)
 
 where bytes_TP8 are the bytes of one rank: projections of heads, experts, dense layer, LM head and the draft are split,
 the low-rank down projections, the router and the latent cache are replicated; and a(C) is one all-reduce of C·(1 + K) rows of
@@ -35,9 +37,24 @@ def all_reduce_us(kib):
     return ALL_REDUCE_US[low] * (ALL_REDUCE_US[high] / ALL_REDUCE_US[low]) ** share
 
 
-def fit(points, bandwidth):
-    """(fixed seconds a step, share of the bandwidth) by least squares of the relative error."""
-    rows = [(sum(p["read_bytes"].values()) / bandwidth, p["step_ms"]["p50"] / 1e3) for p in points]
+def read_seconds(point, bandwidth):
+    return sum(point["read_bytes"].values()) / bandwidth
+
+
+def step_seconds(point):
+    return point["step_ms"]["p50"] / 1e3
+
+
+def layer_rows(points, fewer_points, num_more, bandwidth):
+    """[(batch size, reading seconds, seconds)] of one layer with experts: the difference of two depths."""
+    few = {p["batch_size"]: p for p in fewer_points}
+    return [(p["batch_size"], (read_seconds(p, bandwidth) - read_seconds(few[p["batch_size"]], bandwidth)) / num_more,
+             (step_seconds(p) - step_seconds(few[p["batch_size"]])) / num_more)
+            for p in points if p["batch_size"] in few]
+
+
+def fit(rows):
+    """(fixed seconds, share of the bandwidth) of (reading seconds, seconds), by least squares of the relative error."""
     weights = [1 / t ** 2 for _, t in rows]
     total = sum(weights)
     mean_x = sum(w * x for w, (x, _) in zip(weights, rows)) / total
@@ -59,21 +76,21 @@ def rank_bytes(point, config, layers):
     return split / RANKS + down + moe * read["router"] + read["KV"] * whole / layers
 
 
-def project(points, layers, bandwidth):
-    """Rows of the projection, and the fit they rest on."""
+def project(points, layers, bandwidth, fixed):
+    """Rows of the projection; fixed: seconds a layer."""
     config = json.loads((ROOT / "models/kimi-k2.5/config.json").read_text())["text_config"]
-    fixed, efficiency = fit(points, bandwidth)
     whole = config["num_hidden_layers"]
     rows = []
     for point in points:
         count = point["batch_size"]
         kib = count * (1 + point["draft_length"]) * config["hidden_size"] * 2 / 1024
         reduce_s = 2 * whole * all_reduce_us(kib) / 1e6
+        efficiency = read_seconds(point, bandwidth) / (step_seconds(point) - layers * fixed)
         read_s = rank_bytes(point, config, layers) / bandwidth
-        step = whole * fixed / layers + reduce_s + read_s / efficiency
+        step = whole * fixed + reduce_s + read_s / efficiency
         tokens = count * point["tokens_per_sequence_step"] / step
         rows.append({"batch_size": count, "rank_gb": rank_bytes(point, config, layers) / 1e9,
-                     "fixed_ms": 1e3 * whole * fixed / layers, "all_reduce_ms": 1e3 * reduce_s,
+                     "efficiency": efficiency, "fixed_ms": 1e3 * whole * fixed, "all_reduce_ms": 1e3 * reduce_s,
                      "read_ms": 1e3 * read_s / efficiency, "step_ms": 1e3 * step, "tok_s": tokens,
                      "tok_s_gpu": tokens / RANKS, "tok_s_user": tokens / count})
-    return rows, {"fixed_us_a_layer": 1e6 * fixed / layers, "efficiency": efficiency}
+    return rows

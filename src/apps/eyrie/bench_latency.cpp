@@ -128,6 +128,10 @@ LatencyPoint measure(LocalEngine& engine, const Options& options, const ServeCon
     const DecodeSteps steps = decode_steps(run);
     point.latencies.push_back(run.seconds);
     point.step_seconds.insert(point.step_seconds.end(), steps.seconds.begin(), steps.seconds.end());
+    point.target_seconds.insert(point.target_seconds.end(), steps.target_seconds.begin(),
+                                steps.target_seconds.end());
+    point.draft_seconds.insert(point.draft_seconds.end(), steps.draft_seconds.begin(),
+                               steps.draft_seconds.end());
     num_tokens += steps.num_tokens;
     seconds += steps.total_seconds();
     progress += steps.mean_progress / options.num_iters;

@@ -21,6 +21,8 @@ DecodeSteps decode_steps(const LocalRun& run) {
     if (turn.num_finished > 0) break;
     if (last_end >= 0 && turn.num_tokens > 0) {
       steps.seconds.push_back(turn.end - last_end);
+      steps.target_seconds.push_back(turn.target_seconds);
+      steps.draft_seconds.push_back(turn.draft_seconds);
       steps.num_tokens += turn.num_tokens;
       last_end = turn.end;
     } else if (last_end < 0) {

@@ -9,8 +9,9 @@
 namespace eyrie::apps {
 
 struct DecodeSteps {
-  std::vector<double> seconds;  // of each step, the time around it included
-  int64_t num_tokens = 0;       // that they brought, of all sequences
+  std::vector<double> seconds;                        // of each step, the time around it included
+  std::vector<double> target_seconds, draft_seconds;  // parts of them
+  int64_t num_tokens = 0;                             // that they brought, of all sequences
   // Tokens of a sequence's answer before the middle of these steps, on average.
   double mean_progress = 0;
 

@@ -23,17 +23,35 @@ double limit_seconds(const LatencyPoint& point, const MachineLimits& limits) {
   return point.read.seconds(limits.bytes_per_second, limits.flops_per_second);
 }
 
+double target_ms(const LatencyPoint& point) {
+  return 1e3 * bench::percentile(point.target_seconds, 50);
+}
+double draft_ms(const LatencyPoint& point) {
+  return 1e3 * bench::percentile(point.draft_seconds, 50);
+}
+// What the runner does not account for: scheduling, updating, publishing.
+double outside_ms(const LatencyPoint& point) {
+  std::vector<double> outside = point.step_seconds;
+  for (size_t i = 0; i < outside.size(); ++i) {
+    outside[i] -= point.target_seconds[i] + point.draft_seconds[i];
+  }
+  return 1e3 * bench::percentile(outside, 50);
+}
+
 std::vector<std::string> step_row(const LatencyPoint& point, const MachineLimits& limits) {
   const double step = bench::percentile(point.step_seconds, 50);
   std::vector<std::string> row = {
       fmt::format("{}", point.batch_size), fmt::format("{:.3g}", point.draft_length),
       fmt::format("{:.0f}", point.context), fmt::format("{}", point.step_seconds.size())};
   if (point.step_seconds.empty()) {
-    row.resize(limits.bytes_per_second > 0 ? 12 : 10, "-");
+    row.resize(limits.bytes_per_second > 0 ? 15 : 13, "-");
     return row;
   }
   row.push_back(fmt::format("{:.3f}", step * 1e3));
   row.push_back(fmt::format("{:.3f}", bench::percentile(point.step_seconds, 90) * 1e3));
+  for (const double ms : {target_ms(point), draft_ms(point), outside_ms(point)}) {
+    row.push_back(fmt::format("{:.3f}", ms));
+  }
   row.push_back(fmt::format("{:.2f}", point.tokens_per_sequence));
   row.push_back(fmt::format("{:.1f}", point.output_tokens_per_second));
   row.push_back(fmt::format("{:.3f}", point.read.bytes() / kGiga));
@@ -91,6 +109,9 @@ nlohmann::ordered_json point_json(const LatencyPoint& point, const MachineLimits
     step[fmt::format("p{:.0f}", q)] = bench::percentile(point.step_seconds, q) * 1e3;
   }
   json["step_ms"] = step;
+  json["target_ms"] = target_ms(point);
+  json["draft_ms"] = draft_ms(point);
+  json["outside_ms"] = outside_ms(point);
   if (limits.bytes_per_second > 0) {
     const double limit = limit_seconds(point, limits);
     json["limit_ms"] = limit * 1e3;
@@ -112,12 +133,14 @@ std::string latency_text(const LatencyPoint& point) {
 
 std::string step_tables(const std::vector<LatencyPoint>& points, const MachineLimits& limits) {
   std::vector<std::vector<std::string>> rows = {{"batch", "drafts", "context", "steps", "step ms",
-                                                 "p90 ms", "tok/step", "out tok/s", "GB read",
-                                                 "GB/s"}};
+                                                 "p90 ms", "target", "draft", "outside", "tok/step",
+                                                 "out tok/s", "GB read", "GB/s"}};
   if (limits.bytes_per_second > 0) rows[0].insert(rows[0].end(), {"limit ms", "of limit"});
   for (const LatencyPoint& point : points) rows.push_back(step_row(point, limits));
   return fmt::format(
-      "Decoding steps (median; tok/step of one sequence)\n{}\nRead by a step, GB (routed experts: "
+      "Decoding steps (medians; of a step's ms: target, draft and what is outside of both; "
+      "tok/step "
+      "of one sequence)\n{}\nRead by a step, GB (routed experts: "
       "the expected number of distinct ones)\n{}",
       format_table(rows), read_table(points));
 }

@@ -23,7 +23,7 @@ struct LatencyPoint {
   double draft_length = 0;        // a step's, of each sequence, on average
   std::vector<double> latencies;  // s, of each iteration
   // Of all iterations together.
-  std::vector<double> step_seconds;
+  std::vector<double> step_seconds, target_seconds, draft_seconds;
   double tokens_per_sequence = 0;  // and step
   double output_tokens_per_second = 0;
   double context = 0;     // positions a row sees in the middle of the steps

@@ -34,13 +34,15 @@ TEST(DecodeSteps, AreTheTurnsInWhichAllDecode) {
   const DecodeSteps steps = decode_steps(run_of({{1.0, 0, 0, 0},
                                                  {2.0, 1, 1, 0},
                                                  {2.5, 2, 2, 0},
-                                                 {3.0, 2, 2, 0},
-                                                 {3.5, 2, 2, 0},
-                                                 {4.5, 3, 2, 0},
+                                                 {3.0, 2, 2, 0, 0.3, 0.1},
+                                                 {3.5, 2, 2, 0, 0.3, 0.1},
+                                                 {4.5, 3, 2, 0, 0.6, 0.2},
                                                  {5.0, 2, 2, 1},
                                                  {6.0, 1, 2, 2}},
                                                 2));
   EXPECT_THAT(steps.seconds, ElementsAre(0.5, 0.5, 1.0));
+  EXPECT_THAT(steps.target_seconds, ElementsAre(0.3, 0.3, 0.6));
+  EXPECT_THAT(steps.draft_seconds, ElementsAre(0.1, 0.1, 0.2));
   EXPECT_EQ(steps.num_tokens, 7);
   EXPECT_DOUBLE_EQ(steps.total_seconds(), 2.0);
   EXPECT_DOUBLE_EQ(steps.mean_progress, (3 + 3.5) / 2);
@@ -66,6 +68,8 @@ LatencyPoint point_of(int32_t batch_size, double draft_length) {
   point.draft_length = draft_length;
   point.latencies = {0.25, 0.75};
   point.step_seconds = {0.002, 0.004, 0.003};
+  point.target_seconds = {0.001, 0.002, 0.0015};
+  point.draft_seconds = {0.0005, 0.0005, 0.0005};
   point.tokens_per_sequence = 1;
   point.output_tokens_per_second = 333;
   point.context = 100;
@@ -90,6 +94,9 @@ TEST(LatencyReport, HoldsTheMedianStepAgainstTheLimit) {
   EXPECT_DOUBLE_EQ(plain["limit_ms"].get<double>(), 1.5);
   EXPECT_DOUBLE_EQ(plain["step_ms"]["p50"].get<double>(), 3);
   EXPECT_DOUBLE_EQ(plain["share_of_limit"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(plain["target_ms"].get<double>(), 1.5);
+  EXPECT_DOUBLE_EQ(plain["draft_ms"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(plain["outside_ms"].get<double>(), 1.0);
   EXPECT_DOUBLE_EQ(json["eyrie"]["batches"][1]["limit_ms"].get<double>(), 2.25);
   const std::string tables = step_tables({point_of(1, 0), point_of(4, 6)}, limits);
   EXPECT_THAT(tables, HasSubstr("50 %"));

@@ -15,6 +15,37 @@ struct LocalEngine::Choices {
   std::vector<bool> started;
 };
 
+// Hands everything on. Engine thread, as are the turns that read the times.
+class LocalEngine::MeasuredRunner final : public runtime::ModelRunner {
+ public:
+  explicit MeasuredRunner(std::unique_ptr<runtime::Runner> runner) : runner_(std::move(runner)) {}
+
+  void add_sequence(sched::SequenceId seq_id, std::span<const TokenId> prompt,
+                    const runtime::SamplingParams& params) override {
+    runner_->add_sequence(seq_id, prompt, params);
+  }
+  void remove_sequence(sched::SequenceId seq_id) override { runner_->remove_sequence(seq_id); }
+  const runtime::StepOutput& execute(const sched::StepPlan& plan) override {
+    return measured(runner_->execute(plan));
+  }
+  bool runs_ahead() const override { return runner_->runs_ahead(); }
+  void launch(const sched::StepPlan& plan) override { runner_->launch(plan); }
+  const runtime::StepOutput& finish() override { return measured(runner_->finish()); }
+
+  double target_seconds() const { return target_seconds_; }
+  double draft_seconds() const { return draft_seconds_; }
+
+ private:
+  const runtime::StepOutput& measured(const runtime::StepOutput& output) {
+    target_seconds_ = output.times.forward_seconds + output.times.head_seconds;
+    draft_seconds_ = output.times.total_seconds() - target_seconds_;
+    return output;
+  }
+
+  std::unique_ptr<runtime::Runner> runner_;
+  double target_seconds_ = 0, draft_seconds_ = 0;
+};
+
 namespace {
 
 std::string load_summary(const ServeConfig& config, const runtime::Runner& runner,
@@ -63,7 +94,9 @@ LocalEngine::LocalEngine(const ServeConfig& config, Tokenizer tokenizer, int32_t
   if (config.speculative && config.speculative->adaptive) {
     options.draft_sizer = size_drafts(*config.speculative, config.max_num_seqs, *runner);
   }
-  engine_ = std::make_unique<engine::Engine>(options, std::move(runner), tokenizer_);
+  auto measured = std::make_unique<MeasuredRunner>(std::move(runner));
+  runner_ = measured.get();
+  engine_ = std::make_unique<engine::Engine>(options, std::move(measured), tokenizer_);
   engine_->set_turn_handler([this] { on_turn(); });
   engine_->set_death_handler([this](const std::string& what) {
     const std::lock_guard lock(mutex_);
@@ -115,7 +148,11 @@ void LocalEngine::on_turn() {
   const std::lock_guard lock(mutex_);
   if (num_finished_ == current_.num_sequences) return;  // between runs
   const double now = std::chrono::duration<double>(engine::Clock::now() - started_at_).count();
-  EngineTurn turn{.end = now};
+  // The last step that ended is the one whose tokens are published now, also while the next is
+  // under way.
+  EngineTurn turn{.end = now,
+                  .target_seconds = runner_->target_seconds(),
+                  .draft_seconds = runner_->draft_seconds()};
   for (Choices& choices : choices_) {
     for (const engine::OutputChunk& chunk : choices.stream->take()) {
       turn.num_tokens += static_cast<int32_t>(chunk.pieces.size());

@@ -24,6 +24,10 @@ struct EngineTurn {
   int32_t num_tokens = 0;    // that became certain
   int32_t num_started = 0;   // sequences that have had a token, this turn included
   int32_t num_finished = 0;  // likewise, that have had their last
+  // Of the step: the target's forward, logits and sampling, and the draft's passes, as its runner
+  // timed them. What is missing to a turn is outside the runner.
+  double target_seconds = 0;
+  double draft_seconds = 0;
 };
 
 struct LocalJob {
@@ -64,7 +68,8 @@ class LocalEngine {
   const std::string& summary() const { return summary_; }
 
  private:
-  struct Choices;  // of one job
+  struct Choices;        // of one job
+  class MeasuredRunner;  // keeps the last step's times
   void on_turn();
 
   const Tokenizer tokenizer_;
@@ -72,6 +77,7 @@ class LocalEngine {
   advise::ModelTraffic traffic_;
   int32_t max_model_len_ = 0;
   std::string summary_;
+  MeasuredRunner* runner_ = nullptr;  // the engine's
   std::unique_ptr<engine::Engine> engine_;
 
   // Of the run in hand: filled by run(), followed by the engine thread.
