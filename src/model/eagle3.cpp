@@ -1,8 +1,10 @@
 #include "model/eagle3.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/math.h"
 
 namespace eyrie::model {
 namespace {
@@ -47,11 +49,31 @@ std::vector<int32_t> load_d2t(checkpoint::Checkpoint& files, const std::string& 
   return ids;
 }
 
+// The weight in FP8, a scale a row: [out, in] codes and then [out] scales.
+formats::Weight in_fp8(ThreadPool& pool, const formats::Weight& weight, std::byte* memory) {
+  const int64_t out = weight.out, in = weight.in;
+  auto* scales = reinterpret_cast<float*>(memory + out * in);
+  constexpr int64_t kRowsPerTask = 256;
+  pool.run(div_ceil(out, kRowsPerTask), [&](int64_t task, int) {
+    std::vector<float> row(static_cast<size_t>(in));
+    for (int64_t o = task * kRowsPerTask; o < std::min(out, (task + 1) * kRowsPerTask); ++o) {
+      weight.format->decode_row(weight, o, row);
+      formats::kFp8.encode_row(row, {memory + o * in, static_cast<size_t>(in)},
+                               std::as_writable_bytes(std::span(scales + o, 1)));
+    }
+  });
+  return {.format = &formats::kFp8,
+          .out = out,
+          .in = in,
+          .data = Tensor(memory, DType::kF8E4M3, {out, in}),
+          .scales = Tensor::of(scales, {out, 1})};
+}
+
 }  // namespace
 
 Eagle3 Eagle3::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Config config,
                     const KimiK25& target, AuxLayerIds convention,
-                    ops::ActivationQuantization activation) {
+                    ops::ActivationQuantization activation, bool fp8_head) {
   config.check_fits(target.config());
   const Loader loader{ctx, files, activation};
   const Names names = find_names(files);
@@ -85,7 +107,7 @@ Eagle3 Eagle3::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Co
   d.post_attention_layernorm_ = norm(names.layer + "post_attention_layernorm", H);
   d.mlp_ = Mlp::load(loader, names.layer + "mlp", H, c.intermediate_size);
   d.norm_ = norm(names.root + "norm", H);
-  d.load_vocabulary(loader, names.root, target);
+  d.load_vocabulary(loader, names.root, target, fp8_head);
 
   for (const NamedWeight& named : d.named_weights()) d.weight_bytes_ += named.weight->bytes();
   return d;
@@ -100,7 +122,8 @@ std::vector<NamedWeight> Eagle3::named_weights() const {
           {{"lm_head"}, &lm_head().weight}};
 }
 
-void Eagle3::load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target) {
+void Eagle3::load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target,
+                             bool fp8_head) {
   const Eagle3Config& c = config_;
   checkpoint::Checkpoint& files = loader.files;
   const bool same_width = c.hidden_size == c.target_hidden_size;
@@ -117,7 +140,18 @@ void Eagle3::load_vocabulary(const Loader& loader, const std::string& root, cons
   }
 
   const std::string head = in_file(root + "lm_head.weight") ? root + "lm_head" : "lm_head";
-  if (in_file(head + ".weight") || !same_width || c.draft_vocab_size != c.vocab_size) {
+  const bool is_own =
+      in_file(head + ".weight") || !same_width || c.draft_vocab_size != c.vocab_size;
+  const formats::Weight source = !fp8_head ? formats::Weight{}
+                                 : is_own  ? files.weight(head, c.draft_vocab_size, c.hidden_size)
+                                           : target.lm_head_source();
+  if (!source.empty() && source.format->bits_per_element >= 16) {
+    fp8_head_ =
+        Buffer(static_cast<size_t>(source.out) * (static_cast<size_t>(source.in) + sizeof(float)));
+    const formats::Weight encoded = in_fp8(*loader.ctx.pool, source, fp8_head_.data());
+    own_lm_head_ = Linear{.weight = ops::prepare(loader.ctx, {&encoded, 1})};
+    if (own_lm_head_->weight.source.empty()) fp8_head_ = {};
+  } else if (is_own) {
     own_lm_head_ = Linear::load(loader, head, c.draft_vocab_size, c.hidden_size);
   } else {
     target_lm_head_ = &target.lm_head();

@@ -22,9 +22,12 @@ namespace eyrie::model {
 
 class Eagle3 {
  public:
+  // With fp8_head a lm_head that is 16 or 32 bits in its file is made FP8 for drafting: every pass
+  // of a chain reads all of it, and what a draft guesses never changes the output.
   static Eagle3 load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, Eagle3Config config,
                      const KimiK25& target, AuxLayerIds convention = AuxLayerIds::kGuess,
-                     ops::ActivationQuantization activation = ops::ActivationQuantization::kOff);
+                     ops::ActivationQuantization activation = ops::ActivationQuantization::kOff,
+                     bool fp8_head = false);
 
   const Eagle3Config& config() const { return config_; }
   size_t weight_bytes() const { return weight_bytes_; }
@@ -52,7 +55,8 @@ class Eagle3 {
   std::span<const int32_t> d2t() const { return d2t_; }
 
  private:
-  void load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target);
+  void load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target,
+                       bool fp8_head);
   const Linear& lm_head() const { return own_lm_head_ ? *own_lm_head_ : *target_lm_head_; }
 
   Eagle3Config config_;
@@ -73,6 +77,7 @@ class Eagle3 {
   Mlp mlp_;
   RmsNorm norm_;
   std::optional<Linear> own_lm_head_;       // [draft_vocab_size, H]
+  Buffer fp8_head_;                         // memory of one made FP8, where the ops read it
   const Linear* target_lm_head_ = nullptr;  // shared when there is no own
   size_t weight_bytes_ = 0;
 };

@@ -205,6 +205,7 @@ KimiK25 KimiK25::load(const ops::Ctx& ctx, checkpoint::Checkpoint& files, ModelC
   m.norm_ = RmsNorm::load(loader, names.model + "norm", c.hidden_size, c.rms_norm_eps);
   m.lm_head_name_ = c.tie_word_embeddings ? names.model + "embed_tokens" : names.lm_head;
   m.lm_head_ = Linear::load(loader, m.lm_head_name_, c.vocab_size, c.hidden_size);
+  m.lm_head_source_ = files.weight(m.lm_head_name_, c.vocab_size, c.hidden_size);
   m.weight_bytes_ = m.count_weight_bytes();
   return m;
 }

@@ -90,6 +90,8 @@ class KimiK25 {
   // What a draft may share.
   const formats::Weight& embed_tokens() const { return embed_tokens_.view; }
   const Linear& lm_head() const { return lm_head_; }
+  // The same as it lies in the file.
+  const formats::Weight& lm_head_source() const { return lm_head_source_; }
 
  private:
   size_t count_weight_bytes() const;
@@ -104,6 +106,7 @@ class KimiK25 {
   std::vector<DecoderLayer> layers_;
   RmsNorm norm_;
   Linear lm_head_;  // [V, H]
+  formats::Weight lm_head_source_;
   size_t weight_bytes_ = 0;
 };
 

@@ -245,11 +245,12 @@ TEST(KimiK25Test, TensorsThatDoNotFitAreNamed) {
 
 struct DraftHarness : Harness {
   DraftHarness(const ops::OpTable& table, const TinyCheckpoint& tiny,
-               const TinyCheckpoint& tiny_draft)
+               const TinyCheckpoint& tiny_draft, bool fp8_head = false)
       : Harness(table, tiny) {
     tiny_draft.write(draft_folder.path());
     draft_files = checkpoint::Checkpoint::open(draft_folder.path());
-    draft = Eagle3::load(ctx, *draft_files, Eagle3Config::parse(draft_files->config()), *target);
+    draft = Eagle3::load(ctx, *draft_files, Eagle3Config::parse(draft_files->config()), *target,
+                         AuxLayerIds::kGuess, ops::ActivationQuantization::kOff, fp8_head);
     const Eagle3Config& c = draft->config();
     for (int i = 0; i < 2; ++i) {
       draft_caches.emplace_back(c.num_key_value_heads * c.head_dim);
@@ -350,6 +351,31 @@ TEST_P(DraftEncodingTest, LogitsMatchTheOracleOfTheDecodedWeights) {
   const Rows actual = harness.run_draft(aux, next_ids);
   for (size_t t = 0; t < expected.size(); ++t) {
     EXPECT_LT(testing::relative_error(actual[t], expected[t]), kTolerance) << t;
+  }
+}
+
+// As if the file's lm_head had been FP8: the draft's own, and the target's that it shares.
+TEST(Eagle3Test, HeadMadeFp8ForDraftingIsTheFormatsOwnEncoding) {
+  for (const ops::OpTable* table : {&ops::reference_ops(), &ops::cpu_ops()}) {
+    for (const int64_t vocab_size : {64, 128}) {
+      SCOPED_TRACE(vocab_size);
+      const TinyCheckpoint tiny = testing::tiny_target();
+      const TinyCheckpoint plain = testing::tiny_draft(tiny, {.draft_vocab_size = vocab_size});
+      DraftHarness harness(*table, tiny, plain, /*fp8_head=*/true);
+      const Rows aux = harness.run(some_tokens(12), 12, {1, 2, 3}).aux;
+      const std::vector<int32_t> next_ids = some_tokens(16);
+      const Rows expected = testing::oracle_draft(plain.encoded(formats::kFp8, {"lm_head"}),
+                                                  tiny.encoded(formats::kFp8, {"lm_head"}),
+                                                  harness.draft->config(), aux, next_ids)
+                                .logits;
+      const Rows exact =
+          testing::oracle_draft(plain, tiny, harness.draft->config(), aux, next_ids).logits;
+      const Rows actual = harness.run_draft(aux, next_ids);
+      for (size_t t = 0; t < expected.size(); ++t) {
+        EXPECT_LT(testing::relative_error(actual[t], expected[t]), kTolerance) << t;
+        EXPECT_GT(testing::relative_error(actual[t], exact[t]), kTolerance) << "not rounded";
+      }
+    }
   }
 }
 

@@ -113,7 +113,7 @@ void Runner::load(const RunnerConfig& config) {
     const auto draft_config = model::Eagle3Config::parse(draft_files_->config());
     if (draft_config.num_parameters() > kMostMadeUp) draft_files_->repeat_dummies();
     draft_ = model::Eagle3::load(ctx_, *draft_files_, draft_config, *target_, config.aux_layer_ids,
-                                 config.activation);
+                                 config.activation, config.fp8_draft_head);
     load_report_.draft_bytes = draft_->weight_bytes();
   });
 }

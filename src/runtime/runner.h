@@ -52,6 +52,7 @@ struct RunnerConfig {
   nlohmann::json hf_overrides;  // merged into the target's config.json
   bool load_dummy = false;      // made-up weights; the folders need only config.json
   model::AuxLayerIds aux_layer_ids = model::AuxLayerIds::kGuess;
+  bool fp8_draft_head = false;  // model::Eagle3::load
   ops::ActivationQuantization activation = ops::ActivationQuantization::kOff;
   KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
   int num_threads = 0;  // 0: all cores this process may use

@@ -110,6 +110,10 @@ void take_draft(const SpeculativeConfig& speculative, runtime::RunnerConfig& run
     runner.draft = checkpoint::resolve_model_path(speculative.model);
   }
   runner.ngram = speculative.ngram;
+  // A CPU's decoding is bound by arithmetic: half of the bytes would bring nothing there.
+  runner.fp8_draft_head =
+      speculative.draft_lm_head == "fp8" ||
+      (speculative.draft_lm_head != "checkpoint" && runner.device == runtime::DeviceKind::kGpu);
   runner.synthetic_acceptance = speculative.synthetic_acceptance;
   if (!speculative.synthetic_acceptance.empty() && !runner.load_dummy) {
     fail(
@@ -325,7 +329,8 @@ std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& 
   static constexpr auto kKeys = std::to_array<std::string_view>(
       {"method", "model", "num_speculative_tokens", "adaptive", "prompt_lookup_max",
        "prompt_lookup_min", "draft_tensor_parallel_size", "rejection_sample_method",
-       "synthetic_acceptance_rates", "synthetic_acceptance_length", "draft_sample_method"});
+       "synthetic_acceptance_rates", "synthetic_acceptance_length", "draft_sample_method",
+       "draft_lm_head"});
   for (const auto& [key, value] : json.items()) {
     const bool known = std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() ||
                        std::find(kIgnoredSpeculativeKeys.begin(), kIgnoredSpeculativeKeys.end(),
@@ -368,6 +373,11 @@ std::optional<SpeculativeConfig> parse_speculative_config(const nlohmann::json& 
   } else if (!rejection.empty() && rejection != "standard") {
     fail("--speculative-config: rejection_sample_method is '{}'; it takes standard or synthetic",
          rejection);
+  }
+  config.draft_lm_head = string_key(json, "draft_lm_head");
+  if (const std::string& head = config.draft_lm_head;
+      !head.empty() && head != "auto" && head != "fp8" && head != "checkpoint") {
+    fail("--speculative-config: draft_lm_head is '{}'; it takes auto, fp8 or checkpoint", head);
   }
   if (const std::string sampling = string_key(json, "draft_sample_method");
       !sampling.empty() && sampling != "greedy") {

@@ -22,6 +22,9 @@ struct SpeculativeConfig {
   std::optional<runtime::NgramConfig> ngram;  // method ngram
   int32_t num_speculative_tokens = 0;         // the most; with adaptive off, the number
   bool adaptive = true;
+  // "fp8": the draft's lm_head in FP8, whatever its file has; "checkpoint": as it is; "auto" or
+  // empty: FP8 on a GPU.
+  std::string draft_lm_head;
   // Chances that draft j and all before it are accepted, whatever the target says; empty: the
   // truth.
   std::vector<double> synthetic_acceptance;
