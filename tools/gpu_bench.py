@@ -137,7 +137,7 @@ def latency_points(bench, name, layers, batch_sizes, kind="none"):
     if not bench.run(name, command + bench.more):
         return []
     bench.result[name] = json.loads(out.read_text())["eyrie"]["batches"]
-    return bench.result[name]
+    return [p for p in bench.result[name] if "step_ms" in p]
 
 
 def run_latency(bench):
