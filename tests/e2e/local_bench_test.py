@@ -41,6 +41,12 @@ class LatencyTest(unittest.TestCase):
         self.assertGreater(one["share_of_limit"], 0)
         self.assertNotIn("draft", one["read_bytes"])
 
+    def test_a_whole_batch_runs_at_once_however_short(self):
+        _, result = bench("latency", TARGET, "--batch-size", "2,8", "--input-len", "18", "--output-len", "12",
+                          "--num-iters-warmup", "1", "--num-iters", "1", "--enable-prefix-caching")
+        for point in result["eyrie"]["batches"]:
+            self.assertGreaterEqual(point["num_steps"], 6, point)
+
     def test_drafts_bring_more_tokens_a_step_and_are_read_too(self):
         text, result = bench("latency", TARGET, "--load-format", "dummy", "--batch-size", "4", "--input-len", "32",
                              "--output-len", "64", "--num-iters-warmup", "0", "--num-iters", "1",

@@ -80,7 +80,7 @@ ServeConfig config_from(const ParsedFlags& flags, const Options& options) {
   if (!flags.has("max-model-len")) config.kv.max_model_len = options.input_len + options.output_len;
   if (!flags.has("max-num-seqs")) {
     config.max_num_seqs = most;
-    config.kv.max_num_seqs = most;
+    config.kv.max_num_seqs = 2 * most;  // a full cache would keep the last ones waiting
     config.runner.max_num_seqs = most;
   }
   config.enable_prefix_caching = flags.boolean("enable-prefix-caching", false);
