@@ -52,7 +52,7 @@ Processors processors() {
 const AttentionKernel& kernel_for(const Attention& a) {
 #if !defined(EYRIE_HIP)
   if (!is_generic_forced()) {
-    for (const AttentionKernel* kernel : {&mla_sm90()}) {
+    for (const AttentionKernel* kernel : {&mla_sm90(), &attention_sm80()}) {
       if (kernel->can_run(a, processors().compute_capability)) return *kernel;
     }
   }

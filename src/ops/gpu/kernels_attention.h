@@ -109,7 +109,8 @@ struct AttentionKernel {
 // generic: plain loads and shuffles, on every device and for every shape.
 const AttentionKernel& generic_attention();
 #if !defined(EYRIE_HIP)
-const AttentionKernel& mla_sm90();
+const AttentionKernel& mla_sm90();        // Kimi's MLA on Hopper
+const AttentionKernel& attention_sm80();  // heads of 64 and 128, nano's MLA
 #endif
 
 }  // namespace eyrie::ops::gpu

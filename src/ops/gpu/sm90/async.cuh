@@ -1,25 +1,9 @@
-// Asynchronous copies and the barriers that order them, as inline PTX (cp.async: sm_80; mbarrier
-// with waiting and the async proxy: sm_90).
+// Barriers that asynchronous work is ordered by, and the async proxy, as inline PTX.
 #pragma once
 
 #include <cstdint>
 
 namespace eyrie::ops::gpu {
-
-// 16 bytes from device to shared memory past L1, of which the first num_bytes (0 or 16) are read
-// and the others become zero.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int num_bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(num_bytes)
-               : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kPending of this thread's groups are on their way.
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals)

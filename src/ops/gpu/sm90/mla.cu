@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "ops/gpu/sm80/copy.cuh"
+#include "ops/gpu/sm80/mma.cuh"
 #include "ops/gpu/sm90/async.cuh"
 #include "ops/gpu/sm90/mla_work.cuh"
 #include "ops/gpu/sm90/wgmma.cuh"
@@ -21,9 +23,6 @@
 // swizzled (chunk ^ position % 8). The first product reads it K-major, the second MN-major.
 //
 // Cost of a tile: 36 864 bytes of cache (E4M3: 18 432) and 4.5 MFLOP.
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#pragma nv_diag_suppress 177  // code for other devices has nothing of the kernel, which never runs there
-#endif
 namespace eyrie::ops::gpu {
 namespace {
 
@@ -164,23 +163,6 @@ struct Producer {
 
 // ---- consumers ----------------------------------------------------------------------------------
 
-__device__ __forceinline__ float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-// Two floats rounded, the first in the low half.
-template <bool kF16>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t packed;
-  if constexpr (kF16) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  }
-  return packed;
-}
-
 template <bool kFp8>
 struct Consumer {
   using L = Layout<kFp8>;
@@ -218,7 +200,7 @@ struct Consumer {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           uint32_t pair = is_query ? *reinterpret_cast<const uint32_t*>(from + 8 * k) : 0u;
-          if (kFp8) pair = pack<true>(as_float(pair << 16), as_float(pair & 0xffff0000u));
+          if (kFp8) pair = pack_pair<true>(as_float(pair << 16), as_float(pair & 0xffff0000u));
           if (i < kRegisterSteps) {
             q[i][2 * k + half] = pair;
           } else {
@@ -336,7 +318,7 @@ struct Consumer {
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[k][i] = pack<kFp8>(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+        weights[k][i] = pack_pair<kFp8>(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
       }
     }
   }
@@ -402,7 +384,7 @@ struct Consumer {
         const float factor = a.keys.scale / total[half];
 #pragma unroll
         for (int g = 0; g < 32; ++g) {
-          *reinterpret_cast<uint32_t*>(to + 8 * g) = pack<false>(
+          *reinterpret_cast<uint32_t*>(to + 8 * g) = pack_pair<false>(
               sums[4 * g + 2 * half] * factor, sums[4 * g + 2 * half + 1] * factor);
         }
       }
@@ -413,7 +395,6 @@ struct Consumer {
 template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_kernel(const __grid_constant__ Attention a, const __grid_constant__ Schedule s) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // not among the code for other devices, which never run it
   using L = Layout<kFp8>;
   extern __shared__ uint8_t dynamic[];
   __shared__ LocateShared walk_shared;
@@ -452,7 +433,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     if (threadIdx.x == 128 && s.mode == Mode::kGrouped) s.left[blockIdx.x] = left;
   }
-#endif
 }
 
 // Adds up what blocks left in scratch of one query tile, a warp per query, in the order of positions.
@@ -514,8 +494,8 @@ __global__ void __launch_bounds__(kCombineWarps * 32)
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     *reinterpret_cast<uint2*>(out + c * 128) = {
-        pack<false>(sums[c].x * factor, sums[c].y * factor),
-        pack<false>(sums[c].z * factor, sums[c].w * factor)};
+        pack_pair<false>(sums[c].x * factor, sums[c].y * factor),
+        pack_pair<false>(sums[c].z * factor, sums[c].w * factor)};
   }
 }
 

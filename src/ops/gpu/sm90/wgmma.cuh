@@ -10,10 +10,6 @@
 
 namespace eyrie::ops::gpu {
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // A matrix of 128-byte rows, eight to an atom of 1024 bytes whose 16-byte chunks are swizzled
 // (chunk ^ row % 8). K-major (a row is one row of A or one column of B): `stride` bytes from 8 rows
 // to the next 8. MN-major (a row is one k): `stride` from 8 k to the next 8, `leading` from 64
