@@ -267,8 +267,20 @@ void register_weights(const WeightFormat* format, ops::ActivationQuantization ac
       [=](benchmark::State& state) { prepare(state, format, activation); }));
 }
 
+// What it costs to hand tasks out and wait for the last: two barriers. Many times a second the
+// caller does something else in between, and workers spin.
+void barrier(benchmark::State& state) {
+  ThreadPool& pool = machine().pool;
+  for (auto _ : state) {
+    pool.run(state.range(0), [](int64_t i, int) { benchmark::DoNotOptimize(i); });
+  }
+}
+
 void register_all() {
   using ops::ActivationQuantization;
+  const int threads = machine().pool.size();
+  in_time(
+      benchmark::RegisterBenchmark("pool/barrier/tasks", barrier)->Arg(threads)->Arg(4 * threads));
   for (const WeightFormat* format :
        {&formats::kBF16, &formats::kF16, &formats::kFp8, &formats::kFp8Block, &formats::kMxfp4,
         &formats::kNvfp4, &formats::kInt4G32}) {

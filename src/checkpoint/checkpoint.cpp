@@ -205,20 +205,40 @@ size_t Checkpoint::total_bytes() const {
 }
 
 void Checkpoint::done_with(const formats::Weight& weight) {
+  constexpr size_t kManyBytes = 8 << 20;
   for (const Tensor& tensor : {weight.data, weight.scales}) {
     if (tensor.empty()) continue;
-    const bool in_file =
-        std::any_of(files_.begin(), files_.end(),
-                    [&](const SafetensorsFile& file) { return file.drop_pages(tensor); });
-    if (in_file) continue;
     // Usually the last one that was made.
     const auto owned = std::find_if(owned_.rbegin(), owned_.rend(), [&](const Buffer& buffer) {
       return buffer.data() == tensor.raw();
     });
-    if (owned == owned_.rend()) continue;
-    freed_bytes_ += owned->bytes();
-    owned_.erase(std::next(owned).base());
+    if (owned != owned_.rend()) {
+      freed_bytes_ += owned->bytes();
+      owned_.erase(std::next(owned).base());
+      continue;
+    }
+    done_.emplace_back(static_cast<const std::byte*>(tensor.raw()), tensor.bytes());
+    done_bytes_ += tensor.bytes();
   }
+  if (done_bytes_ >= kManyBytes) drop_done_pages();
+}
+
+// Neighbours at once, as every call interrupts the other cores. What little lies between two comes
+// again if someone wants it.
+void Checkpoint::drop_done_pages() {
+  constexpr std::ptrdiff_t kNear = 64 << 10;
+  std::sort(done_.begin(), done_.end(),
+            [](const auto& a, const auto& b) { return std::less<>()(a.data(), b.data()); });
+  for (size_t i = 0; i < done_.size();) {
+    const std::byte* const begin = done_[i].data();
+    const std::byte* end = begin + done_[i].size();
+    for (++i; i < done_.size() && done_[i].data() - end <= kNear; ++i) {
+      end = std::max(end, done_[i].data() + done_[i].size());
+    }
+    for (const SafetensorsFile& file : files_) file.drop_pages({begin, end});
+  }
+  done_.clear();
+  done_bytes_ = 0;
 }
 
 const std::string& Checkpoint::file_of(const std::string& name) const {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/threads.h"
 #include "checkpoint/dummy_pattern.h"
 #include "checkpoint/quant_config.h"
 #include "checkpoint/safetensors.h"
@@ -63,8 +64,10 @@ class Checkpoint {
   const formats::WeightFormat* format_of(const std::string& prefix) const;
   // What lies in the files may leave memory until it is touched again, what was converted or made
   // up for this weight is freed: for who has a copy of their own and will not read the weight
-  // again.
+  // again. Pages go some megabytes at a time.
   void done_with(const formats::Weight& weight);
+  // Threads for making up large weights; without, and for all else, the caller's own.
+  void use(ThreadPool& pool) { pool_ = &pool; }
   // Frees conversions and aligned copies; Weights and Tensors given out before are gone with them.
   void drop_copies() { owned_.clear(); }
   // Names of all tensors that make up a linear layer's weight: packed data, scales, shape.
@@ -82,6 +85,7 @@ class Checkpoint {
   Tensor aligned(const Tensor& tensor);           // a copy when the file has it misaligned
   Tensor converted_to_f32(const Tensor& tensor);  // float dtypes only
   std::byte* allocate(size_t bytes);
+  void drop_done_pages();
 
   struct Linear;  // what the siblings of one layer say (weights.cpp)
   std::optional<Linear> identify(const std::string& prefix, std::string* problem) const;
@@ -106,6 +110,9 @@ class Checkpoint {
   std::map<std::string, std::pair<size_t, Tensor>> index_;  // name → (file, tensor)
   std::vector<Buffer> owned_;                               // converted or dummy tensors
   size_t freed_bytes_ = 0;                                  // of those, by done_with()
+  std::vector<std::span<const std::byte>> done_;            // in files, still in memory
+  size_t done_bytes_ = 0;
+  ThreadPool* pool_ = nullptr;
 };
 
 // Model id or path → folder: an existing directory, or an id found in the local hub cache

@@ -138,13 +138,12 @@ void check_layout(const std::string& path, std::vector<Entry>& entries, uint64_t
 
 }  // namespace
 
-bool SafetensorsFile::drop_pages(const Tensor& tensor) const {
+void SafetensorsFile::drop_pages(std::span<const std::byte> range) const {
   const std::span<const std::byte> all = file_.bytes();
-  const auto* begin = static_cast<const std::byte*>(tensor.raw());
-  const std::less<> before;
-  if (before(begin, all.data()) || !before(begin, all.data() + all.size())) return false;
-  file_.drop_pages({begin, tensor.bytes()});
-  return true;
+  const std::byte* begin = std::max(range.data(), all.data(), std::less<>());
+  const std::byte* end =
+      std::min(range.data() + range.size(), all.data() + all.size(), std::less<>());
+  if (std::less<>()(begin, end)) file_.drop_pages({begin, end});
 }
 
 std::optional<DType> safetensors_dtype(std::string_view name) {

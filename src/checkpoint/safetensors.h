@@ -29,8 +29,8 @@ class SafetensorsFile {
     return static_cast<size_t>(static_cast<const std::byte*>(tensor.raw()) - file_.bytes().data());
   }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  // Gives back the memory of a tensor's pages (MappedFile::drop_pages); false when it is not ours.
-  bool drop_pages(const Tensor& tensor) const;
+  // MappedFile::drop_pages() of what of a range of memory is the file's.
+  void drop_pages(std::span<const std::byte> range) const;
 
  private:
   MappedFile file_;

@@ -315,21 +315,34 @@ Weight Checkpoint::made_up(const WeightFormat& format, const std::string& prefix
   std::byte* scales = scale_row == 0 ? nullptr : allocate(scale_rows * scale_row);
   const formats::Recipe* recipe = formats::find_recipe(format);
   const auto step = static_cast<size_t>(format.block_out);
-  std::vector<float> values(step * width);
-  for (size_t i = 0; i < rows; i += step) {
-    const size_t count = std::min(step, rows - i);
-    for (size_t r = 0; r < count; ++r) {
-      dummy_row(prefix, static_cast<int64_t>(i + r), {values.data() + r * width, width});
+  const auto make_rows = [&](size_t begin, size_t end) {
+    std::vector<float> values(step * width);
+    for (size_t i = begin; i < end; i += step) {
+      const size_t count = std::min(step, rows - i);
+      for (size_t r = 0; r < count; ++r) {
+        dummy_row(prefix, static_cast<int64_t>(i + r), {values.data() + r * width, width});
+      }
+      const std::span<std::byte> codes(data + i * data_row, count * data_row);
+      if (recipe == nullptr) {
+        format.encode_row({values.data(), width}, codes, {});
+      } else {  // the global scale of nvfp4 stays 1
+        recipe->encode({.rows = {values.data(), count * width},
+                        .in = in,
+                        .data = codes,
+                        .scales = {scales + i / step * scale_row, scale_row}});
+      }
     }
-    const std::span<std::byte> codes(data + i * data_row, count * data_row);
-    if (recipe == nullptr) {
-      format.encode_row({values.data(), width}, codes, {});
-    } else {  // the global scale of nvfp4 stays 1
-      recipe->encode({.rows = {values.data(), count * width},
-                      .in = in,
-                      .data = codes,
-                      .scales = {scales + i / step * scale_row, scale_row}});
-    }
+  };
+  if (pool_ == nullptr) {
+    make_rows(0, rows);
+  } else {
+    constexpr int64_t kFewValues = 1 << 16;  // of a task
+    const int64_t rows_of_task = align_up(div_ceil(kFewValues, in), format.block_out);
+    pool_->run(div_ceil(out, rows_of_task), [&](int64_t task, int) {
+      const int64_t begin = task * rows_of_task;
+      make_rows(static_cast<size_t>(begin),
+                static_cast<size_t>(std::min(out, begin + rows_of_task)));
+    });
   }
   Weight weight = {.format = &format,
                    .out = out,

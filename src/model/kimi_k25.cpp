@@ -25,26 +25,34 @@ Names find_names(const checkpoint::Checkpoint& files) {
   fail("{}: tensor 'language_model.model.embed_tokens.weight' is missing", files.path());
 }
 
-// U_hᵀ: rows [begin, begin + out) of kv_b_proj, transposed to [in, out]. Exact: the encoding is
+DType transposed_dtype(const formats::Weight& weight) {
+  return weight.format == &formats::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+// U_hᵀ: rows [begin, begin + count) of kv_b_proj, transposed to [in, count]. Exact: the encoding is
 // kept when it is bf16, anything else is decoded to float32.
-formats::Weight transpose_rows(const formats::Weight& weight, int64_t begin, int64_t count,
-                               std::vector<Buffer>& memory) {
-  const bool keep_bf16 = weight.format == &formats::kBF16;
-  const DType dtype = keep_bf16 ? DType::kBF16 : DType::kF32;
-  Buffer& buffer = memory.emplace_back(static_cast<size_t>(weight.in * count) * dtype_bytes(dtype));
-  std::vector<float> row(static_cast<size_t>(weight.in));
-  for (int64_t o = 0; o < count; ++o) {
-    weight.format->decode_row(weight, begin + o, row);
-    for (int64_t i = 0; i < weight.in; ++i) {
-      const float value = row[static_cast<size_t>(i)];
-      if (keep_bf16) {
-        buffer.as<bf16>()[i * count + o] = to_bf16(value);
-      } else {
-        buffer.as<float>()[i * count + o] = value;
+Tensor transpose_rows(const formats::Weight& weight, int64_t begin, int64_t count,
+                      const Buffer& buffer) {
+  constexpr int64_t kBlock = 32;  // columns: what is written stays in the cache
+  const DType dtype = transposed_dtype(weight);
+  if (dtype == DType::kBF16) {
+    for (int64_t i = 0; i < weight.in; i += kBlock) {
+      const int64_t end = std::min(i + kBlock, weight.in);
+      for (int64_t o = 0; o < count; ++o) {
+        const auto* row = formats::row_of<bf16>(weight.data, begin + o);
+        for (int64_t k = i; k < end; ++k) buffer.as<bf16>()[k * count + o] = row[k];
+      }
+    }
+  } else {
+    std::vector<float> row(static_cast<size_t>(weight.in));
+    for (int64_t o = 0; o < count; ++o) {
+      weight.format->decode_row(weight, begin + o, row);
+      for (int64_t k = 0; k < weight.in; ++k) {
+        buffer.as<float>()[k * count + o] = row[static_cast<size_t>(k)];
       }
     }
   }
-  return formats::plain_weight(Tensor(buffer.data(), dtype, {weight.in, count}));
+  return Tensor(buffer.data(), dtype, {weight.in, count});
 }
 
 }  // namespace
@@ -67,11 +75,18 @@ Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& pre
 
   const formats::Weight kv_b =
       loader.files.weight(prefix + ".kv_b_proj", heads * (nope + v), c.kv_lora_rank);
+  const size_t bytes =
+      static_cast<size_t>(nope * c.kv_lora_rank) * dtype_bytes(transposed_dtype(kv_b));
+  for (int64_t h = 0; h < heads; ++h) a.transposed.emplace_back(bytes);
+  std::vector<Tensor> transposed(a.transposed.size());
+  loader.ctx.pool->run(heads, [&](int64_t h, int) {
+    const auto i = static_cast<size_t>(h);
+    transposed[i] = transpose_rows(kv_b, h * (nope + v), nope, a.transposed[i]);
+  });
   std::vector<ops::PreparedWeight> absorb, expand;
   for (int64_t h = 0; h < heads; ++h) {
-    const int64_t begin = h * (nope + v);
-    const formats::Weight u = transpose_rows(kv_b, begin, nope, a.transposed);
-    const formats::Weight value = weight_rows(kv_b, begin + nope, v);
+    const formats::Weight u = formats::plain_weight(transposed[static_cast<size_t>(h)]);
+    const formats::Weight value = weight_rows(kv_b, h * (nope + v) + nope, v);
     absorb.push_back(ops::prepare(loader.ctx, {&u, 1}));
     expand.push_back(ops::prepare(loader.ctx, {&value, 1}));
   }

@@ -43,10 +43,14 @@ void expect_exact(const Backend& backend, const Owned& weight) {
 
 TEST_P(KernelCodes, EveryWeightIsReadExactly) {
   for (const WeightFormat* format : formats::all_formats()) {
-    Owned weight = encoded(*format, 67, 160, 1);
-    // A power of two: the kernel multiplies by it last, the reference first.
-    if (format->has_global_scale) weight.weight.global_scale = 0x1p-9f;
-    expect_exact(cpu_, weight);
+    for (const auto& [out, in] :
+         {std::pair{67, 160}, {1, 1}, {15, 33}, {33, 131}, {17, 48}, {48, 32}, {31, 96}}) {
+      if (!format->fits(in)) continue;
+      Owned weight = encoded(*format, out, in, 1);
+      // A power of two: the kernel multiplies by it last, the reference first.
+      if (format->has_global_scale) weight.weight.global_scale = 0x1p-9f;
+      expect_exact(cpu_, weight);
+    }
   }
 }
 

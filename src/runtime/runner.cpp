@@ -19,6 +19,14 @@ constexpr int64_t kScoreSlab = 64;
 // pattern.
 constexpr double kMostMadeUp = 2e9;
 
+// Rows that go through a CPU's layers at once: enough for each expert that reading its weights
+// anew for the next ones is little beside multiplying with them.
+int64_t default_rows_per_pass(const model::ModelConfig& config) {
+  constexpr int64_t kFewest = 256, kRowsOfExpert = 32;
+  if (config.num_experts_per_tok == 0) return kFewest;
+  return std::max(kFewest, kRowsOfExpert * config.n_routed_experts / config.num_experts_per_tok);
+}
+
 // Resizes without giving up the memory of elements that are not needed now.
 template <typename T>
 void resize_keeping(std::vector<T>& items, std::vector<T>& spare, size_t size) {
@@ -78,6 +86,8 @@ Runner::Runner(const RunnerConfig& config) : pool_(config.num_threads) {
   if (config.ngram.has_value()) ngram_.emplace(*config.ngram);
   synthetic_acceptance_ = config.synthetic_acceptance;
   max_backlog_bytes_ = config.max_backlog_bytes;
+  rows_per_pass_ =
+      config.rows_per_pass > 0 ? config.rows_per_pass : default_rows_per_pass(target_->config());
 }
 
 Runner::~Runner() = default;
@@ -97,23 +107,27 @@ void Runner::open_device(const RunnerConfig& config) {
 }
 
 void Runner::load(const RunnerConfig& config) {
+  const auto activation =
+      config.device == DeviceKind::kGpu ? ops::ActivationQuantization::kOff : config.activation;
   with_context(fmt::format("model {}", config.model), [&] {
     const Stopwatch watch(load_report_.target_seconds);
     target_files_ =
         checkpoint::Checkpoint::open(config.model, config.hf_overrides, config.load_dummy);
+    target_files_->use(pool_);
     const auto model_config = model::ModelConfig::parse(target_files_->config());
     if (model_config.num_parameters() > kMostMadeUp) target_files_->repeat_dummies();
-    target_ = model::KimiK25::load(ctx_, *target_files_, model_config, config.activation);
+    target_ = model::KimiK25::load(ctx_, *target_files_, model_config, activation);
     load_report_.target_bytes = target_->weight_bytes();
   });
   if (config.draft.empty()) return;
   with_context(fmt::format("draft {}", config.draft), [&] {
     const Stopwatch watch(load_report_.draft_seconds);
     draft_files_ = checkpoint::Checkpoint::open(config.draft, {}, config.load_dummy);
+    draft_files_->use(pool_);
     const auto draft_config = model::Eagle3Config::parse(draft_files_->config());
     if (draft_config.num_parameters() > kMostMadeUp) draft_files_->repeat_dummies();
     draft_ = model::Eagle3::load(ctx_, *draft_files_, draft_config, *target_, config.aux_layer_ids,
-                                 config.activation, config.fp8_draft_head);
+                                 activation, config.fp8_draft_head);
     load_report_.draft_bytes = draft_->weight_bytes();
   });
 }
@@ -271,6 +285,42 @@ model::Step Runner::target_step() {
           .tap_sink = tap_sink_};
 }
 
+// Hidden states of all rows. A long prompt's intermediate values would take more memory than a
+// small model's weights, so its rows go through the layers some hundred at a time, as if they came
+// in chunks.
+Tensor Runner::run_target(Tensor aux) {
+  const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
+  const auto num_rows = static_cast<int64_t>(batch_.ids.size());
+  if (num_rows <= rows_per_pass_) {
+    return target_->forward(target_step(), batch_.ids, aux_layers, aux);
+  }
+  const Tensor hidden = arena_->f32({num_rows, target_->config().hidden_size});
+  const int64_t num_passes = div_ceil(num_rows, rows_per_pass_);
+  for (int64_t pass = 0; pass < num_passes; ++pass) {
+    const ArenaScope scratch(*arena_);
+    const int64_t begin = num_rows * pass / num_passes;
+    const int64_t count = num_rows * (pass + 1) / num_passes - begin;
+    batch_.of_pass.clear();
+    for (const ops::SequenceRows& all : batch_.sequences) {
+      const int64_t first = std::max<int64_t>(all.first_row, begin);
+      const int64_t end = std::min<int64_t>(all.first_row + all.num_rows, begin + count);
+      if (first >= end) continue;
+      ops::SequenceRows& part = batch_.of_pass.emplace_back(all);
+      part.first_row = static_cast<int32_t>(first - begin);
+      part.num_rows = static_cast<int32_t>(end - first);
+      part.first_position += static_cast<int32_t>(first - all.first_row);
+    }
+    model::Step step = target_step();
+    const auto offset = static_cast<size_t>(begin), size = static_cast<size_t>(count);
+    step.positions = step.positions.subspan(offset, size);
+    step.sequences = batch_.of_pass;
+    const Tensor rows = target_->forward(step, std::span(batch_.ids).subspan(offset, size),
+                                         aux_layers, aux.empty() ? aux : aux.rows(begin, count));
+    ops::copy_rows(ctx_, {.out = hidden.rows(begin, count), .x = rows});
+  }
+  return hidden;
+}
+
 void Runner::begin_step(const sched::StepPlan& plan) {
   CHECK(kv_.has_value(), "allocate_kv() comes first");
   output_.times.clear();
@@ -312,8 +362,7 @@ const StepOutput& Runner::finish() {
     if (draft_.has_value()) {
       aux = arena_->f32({static_cast<int64_t>(batch_.ids.size()), num_aux_values()});
     }
-    const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
-    hidden = target_->forward(target_step(), batch_.ids, aux_layers, aux);
+    hidden = run_target(aux);
   }
   sample_rows(plan, hidden);
   propose(plan, aux);

@@ -53,9 +53,12 @@ struct RunnerConfig {
   bool load_dummy = false;      // made-up weights; the folders need only config.json
   model::AuxLayerIds aux_layer_ids = model::AuxLayerIds::kGuess;
   bool fp8_draft_head = false;  // model::Eagle3::load
-  ops::ActivationQuantization activation = ops::ActivationQuantization::kOff;
+  ops::ActivationQuantization activation = ops::ActivationQuantization::kInt8;  // on a CPU
   KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
   int num_threads = 0;  // 0: all cores this process may use
+  // On a CPU, rows of a step that go through the target at once, whose intermediate values take
+  // memory; 0: as many as the model's experts want. Results do not depend on it.
+  int64_t rows_per_pass = 0;
   // For the features of positions that the draft takes in later; 0: a sixteenth of the KV cache.
   int64_t max_backlog_bytes = 0;
   bool use_reference_ops = false;  // the readable float32 oracle instead of the fast kernels
@@ -125,6 +128,7 @@ class Runner final : public ModelRunner {
     std::vector<int32_t> ids;
     std::vector<int32_t> positions;
     std::vector<ops::SequenceRows> sequences;     // one per plan row
+    std::vector<ops::SequenceRows> of_pass;       // their parts in rows that go through at once
     std::vector<int32_t> first_rows;              // of each plan row, in the batch
     std::vector<Sequence*> owners;                // of each plan row
     std::vector<const SamplingParams*> params;    // of each plan row
@@ -144,6 +148,7 @@ class Runner final : public ModelRunner {
   int64_t num_aux_values() const;
   void build_batch(const sched::StepPlan& plan);
   model::Step target_step();
+  Tensor run_target(Tensor aux);
   void sample_rows(const sched::StepPlan& plan, Tensor hidden);
   void sample_row(const sched::StepRow& row, Sequence& sequence, int64_t first_logit,
                   sched::RowResult& result, RowExtras& extras);
@@ -174,6 +179,7 @@ class Runner final : public ModelRunner {
   std::vector<double> synthetic_acceptance_;
   std::unordered_map<sched::SequenceId, std::unique_ptr<Sequence>> sequences_;
   Batch batch_;
+  int64_t rows_per_pass_ = 0;
   StepOutput output_;
   StepOutput spare_;  // entries that the last plans did not need; their memory is reused
   LoadReport load_report_;

@@ -305,6 +305,25 @@ TEST(RunnerTest, NumberOfThreadsDoesNotChangeAnswers) {
   }
 }
 
+// A long step's rows go through the target in passes; where they are cut is nobody's business.
+TEST(RunnerTest, NumberOfRowsOfAPassDoesNotChangeAnswers) {
+  const std::vector<Request> requests = crowd({prompt_of(9, 110), sampled(20, 3)});
+  std::vector<Answer> expected;
+  for (const int64_t rows_per_pass : {1 << 20, 1, 24, 97}) {
+    RunnerConfig config = config_of("target-mxfp4", "draft");
+    config.rows_per_pass = rows_per_pass;
+    Runner runner(config);
+    runner.allocate_kv(kNumBlocks, kBlockSize);
+    runner.kv().poison();
+    ServingLoop loop(runner, scheduler_config(3));
+    const std::vector<Answer> answers = loop.serve(requests);
+    if (expected.empty()) expected = answers;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      EXPECT_EQ(answers[i].tokens, expected[i].tokens) << rows_per_pass << " rows, request " << i;
+    }
+  }
+}
+
 TEST(RunnerTest, DraftsArriveSoonerAndFewerStepsAreMade) {
   const Request request{prompt_of(9, 40), greedy(120)};
   const auto without = make_runner(/*with_draft=*/false);

@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/math.h"
 #include "ops/cpu/layout.h"
 
 namespace eyrie::ops::cpu {
@@ -67,10 +68,10 @@ constexpr int64_t int8_record_bytes(Encoding encoding, int64_t columns) {
   return columns / g.group * g.record_bytes();
 }
 
-int64_t int8_panel_bytes(Encoding encoding, int64_t in);
-
-// Puts row `row` of `weight` into column `column` of a zeroed panel.
-void place_int8_row(Encoding encoding, const formats::Weight& weight, int64_t row, std::byte* panel,
-                    int column);
+inline int64_t int8_panel_bytes(Encoding encoding, int64_t in) {
+  const Int8Geometry g = int8_geometry(encoding);
+  const int64_t groups = in / g.group;
+  return div_ceil(groups, g.groups_per_line()) * kLineBytes + groups * g.group_bytes();
+}
 
 }  // namespace eyrie::ops::cpu

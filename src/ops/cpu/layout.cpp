@@ -10,12 +10,12 @@
 #include "base/math.h"
 #include "ops/cpu/backend.h"
 #include "ops/cpu/int8_layout.h"
+#include "ops/cpu/place.h"
 
 namespace eyrie::ops::cpu {
 namespace {
 
-constexpr int kWords = kPanel / 2;  // 32-bit words of one kernel step
-constexpr int kStepBytes = kWords * 4;
+constexpr int kStepBytes = kPanel / 2 * 4;  // 32-bit words of one kernel step
 
 struct Geometry {
   int step;             // k a step
@@ -46,12 +46,6 @@ constexpr Geometry geometry(Encoding encoding) {
       return {.step = kLineColumns, .row_scales = int8_geometry(encoding).row_scales};
   }
   return {.step = 1};
-}
-
-// Bytes of a panel's elements: what lies before its scales.
-int64_t element_bytes(const PanelMatrix& m) {
-  const int64_t steps = m.padded_in / geometry(m.encoding).step;
-  return steps * kStepBytes * (m.encoding == Encoding::kF32 ? 2 : 1);
 }
 
 // Geometry of a matrix; panels and row_scales are still empty.
@@ -86,182 +80,47 @@ int64_t storage_bytes(const PanelMatrix& m) {
   return m.num_panels * (m.panel_bytes + (scales ? m.panel_columns * int64_t{sizeof(float)} : 0));
 }
 
-// One row's place in a zeroed panel: column c is word c % 16, its lower or upper half.
-struct Column {
-  std::byte* elements;
-  std::byte* scales;  // of the panel's first block
-  int word, half;
-};
-
-void place_floats(const formats::Weight& weight, int64_t row, const Column& column) {
-  std::vector<float> values(static_cast<size_t>(weight.in));
-  weight.format->decode_row(weight, row, values);
-  auto* out = reinterpret_cast<float*>(column.elements) + column.word + column.half * kWords;
-  for (const float value : values) {
-    *out = value;
-    out += kPanel;
-  }
-}
-
-void place_halves(const formats::Weight& weight, int64_t row, const Column& column) {
-  const auto* source = formats::row_of<uint16_t>(weight.data, row);
-  auto* out = reinterpret_cast<uint16_t*>(column.elements) + 2 * column.word + column.half;
-  for (int64_t k = 0; k < weight.in; ++k) out[k * kPanel] = source[k];
-}
-
-// The kernel's decoding has no room for float16's infinities and NaN.
-void place_f16(const formats::Weight& weight, int64_t row, const Column& column) {
-  const auto* source = formats::row_of<uint16_t>(weight.data, row);
-  const bool finite = std::all_of(source, source + weight.in,
-                                  [](uint16_t bits) { return (bits & 0x7c00) != 0x7c00; });
-  if (!finite) reject(weight, row, "number that is not finite");
-  place_halves(weight, row, column);
-}
-
-void place_fp8(const formats::Weight& weight, int64_t row, const Column& column) {
-  const auto* source = formats::row_of<uint8_t>(weight.data, row);
-  auto* out = reinterpret_cast<uint8_t*>(column.elements) + 4 * column.word + column.half;
-  for (int64_t k = 0; k < weight.in; ++k) {
-    if ((source[k] & 0x7f) == 0x7f) reject(weight, row, "NaN");
-    out[k / 2 * kStepBytes + k % 2 * 2] = source[k];
-  }
-}
-
-void place_fp8_scales(const formats::Weight& weight, int64_t row, const Column& column) {
-  const int64_t block_row = (weight.first_row + row) / weight.format->block_out;
-  const auto* source = formats::row_of<float>(weight.scales, block_row);
-  auto* out = reinterpret_cast<float*>(column.scales) + column.word + column.half * kWords;
-  for (int64_t b = 0; b < weight.format->scale_columns(weight.in); ++b) {
-    const float scale = source[b] * kFp8OutputScale;
-    if (!std::isfinite(scale)) reject(weight, row, "scale that is NaN or beyond 2^72");
-    out[b * kPanel] = scale;
-  }
-}
-
-// masks(b) → {and, xor} of the nibbles of block b.
-struct NibbleMasks {
-  uint8_t keep = 15, flip = 0;
-};
-
-template <typename MasksOf>
-void place_nibbles(const formats::Weight& weight, int64_t row, const Column& column,
-                   const MasksOf& masks) {
-  const auto* source = static_cast<const uint8_t*>(weight.data.raw()) + row * (weight.in / 2);
-  auto* out = reinterpret_cast<uint8_t*>(column.elements) + 4 * column.word;
-  const int64_t block = weight.format->block_in;
-  for (int64_t begin = 0; begin < weight.in; begin += block) {
-    const NibbleMasks mask = masks(begin / block);
-    for (int64_t k = begin; k < begin + block; ++k) {
-      const int nibble = ((source[k / 2] >> (k % 2 * 4)) & mask.keep) ^ mask.flip;
-      out[k / 4 * kStepBytes + k % 4] |= static_cast<uint8_t>(nibble << (column.half * 4));
-    }
-  }
-}
-
-void place_mxfp4(const formats::Weight& weight, int64_t row, const Column& column) {
-  place_nibbles(weight, row, column, [](int64_t) { return NibbleMasks{}; });
-  const auto* source = formats::row_of<uint8_t>(weight.scales, row);
-  auto* out = reinterpret_cast<uint8_t*>(column.scales) + 2 * column.word + column.half;
-  for (int64_t b = 0; b < weight.format->scale_columns(weight.in); ++b) {
-    if (source[b] == 255) reject(weight, row, "NaN scale");
-    out[b * kPanel] = source[b];
-  }
-}
-
-void place_nvfp4(const formats::Weight& weight, int64_t row, const Column& column) {
-  const auto* source = formats::row_of<uint8_t>(weight.scales, row);
-  constexpr uint8_t kSign = 8;  // of a nibble
-  place_nibbles(weight, row, column, [&](int64_t b) {
-    const bool zero = (source[b] & 0x7f) == 0;
-    return NibbleMasks{.keep = zero ? uint8_t{0} : uint8_t{15},
-                       .flip = !zero && source[b] >= 0x80 ? kSign : uint8_t{0}};
-  });
-  auto* out = reinterpret_cast<uint8_t*>(column.scales) + 2 * column.word + column.half;
-  for (int64_t b = 0; b < weight.format->scale_columns(weight.in); ++b) {
-    const uint8_t magnitude = source[b] & 0x7f;
-    if (magnitude == 0x7f) reject(weight, row, "NaN scale");
-    if (magnitude != 0) out[b * kPanel] = nvfp4_scale_byte(magnitude);
-  }
-}
-
-void place_int4(const formats::Weight& weight, int64_t row, const Column& column) {
-  place_nibbles(weight, row, column, [](int64_t) { return NibbleMasks{}; });
-  const auto* source = formats::row_of<bf16>(weight.scales, row);
-  auto* out = reinterpret_cast<bf16*>(column.scales) + 2 * column.word + column.half;
-  for (int64_t b = 0; b < weight.format->scale_columns(weight.in); ++b) {
-    if (!std::isfinite(to_float(source[b]))) reject(weight, row, "scale that is not finite");
-    out[b * kPanel] = source[b];
-  }
-}
-
-// Puts row `row` of `weight` into column c of a zeroed panel.
-void place_row(const PanelMatrix& m, const formats::Weight& weight, int64_t row, std::byte* panel,
-               int c, float* row_scale) {
-  const Column column{.elements = panel,
-                      .scales = panel + element_bytes(m),
-                      .word = c % kWords,
-                      .half = c / kWords};
-  switch (m.encoding) {
-    case Encoding::kF32:
-      return place_floats(weight, row, column);
-    case Encoding::kBf16:
-      return place_halves(weight, row, column);
-    case Encoding::kF16:
-      return place_f16(weight, row, column);
-    case Encoding::kFp8:
-      *row_scale = *formats::row_of<float>(weight.scales, row);
-      return place_fp8(weight, row, column);
-    case Encoding::kFp8Block:
-      place_fp8_scales(weight, row, column);
-      return place_fp8(weight, row, column);
-    case Encoding::kMxfp4:
-      return place_mxfp4(weight, row, column);
-    case Encoding::kNvfp4:
-      *row_scale = weight.global_scale;
-      return place_nvfp4(weight, row, column);
-    case Encoding::kInt4:
-      return place_int4(weight, row, column);
-    case Encoding::kNvfp4Int8:
-      *row_scale = weight.global_scale;
-      [[fallthrough]];
-    case Encoding::kMxfp4Int8:
-    case Encoding::kInt4Int8:
-      return place_int8_row(m.encoding, weight, row, panel, c);
-  }
-}
-
 // Panel `index` of the rows one after the other.
-void place_panel(const PanelMatrix& m, std::span<const formats::Weight> rows_concatenated,
-                 int64_t index, std::byte* panel, float* row_scales) {
+void place_panel_of(const PanelMatrix& m, std::span<const formats::Weight> rows_concatenated,
+                    int64_t index, std::byte* panel, float* row_scales) {
+  WeightRow rows[kPanel];
+  size_t count = 0;
   int64_t row = index * m.panel_columns;  // in the weight that is looked at
-  int column = 0;
+  const auto columns = static_cast<size_t>(m.panel_columns);
   for (const formats::Weight& weight : rows_concatenated) {
-    for (; row < weight.out && column < m.panel_columns; ++row, ++column) {
-      place_row(m, weight, row, panel, column, row_scales + column);
-    }
+    for (; row < weight.out && count < columns; ++row) rows[count++] = {&weight, row};
     row -= weight.out;
   }
+  place_panel(m, {rows, count}, panel, row_scales);
 }
 
-// for_rows() for a function that may throw: the error of the lowest row leaves on this thread.
+// fn(panel) over the pool, panel by panel, as they are long and the next weight waits for the last.
+// fn may throw: the error of the lowest panel leaves on this thread.
 template <typename Fn>
-void for_rows_or_throw(const Ctx& ctx, int64_t num_rows, double ns_per_row, const Fn& fn) {
+void for_panels(const Ctx& ctx, const PanelMatrix& m, const Fn& fn) {
   std::mutex mutex;
   std::exception_ptr error;
-  int64_t error_row = num_rows;
-  for_rows(ctx, num_rows, ns_per_row, [&](int64_t row) {
+  int64_t error_panel = m.num_panels;
+  ctx.pool->run(m.num_panels, [&](int64_t panel, int) {
     try {
-      fn(row);
+      fn(panel);
     } catch (...) {
       const std::lock_guard lock(mutex);
-      if (row < error_row) error = std::current_exception();
-      error_row = std::min(error_row, row);
+      if (panel < error_panel) error = std::current_exception();
+      error_panel = std::min(error_panel, panel);
     }
   });
   if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
+
+int64_t element_bytes(const PanelMatrix& m) {
+  const int64_t steps = m.padded_in / geometry(m.encoding).step;
+  return steps * kStepBytes * (m.encoding == Encoding::kF32 ? 2 : 1);
+}
+
+int block_scale_bytes(Encoding encoding) { return geometry(encoding).scale_bytes; }
 
 void reject(const formats::Weight& weight, int64_t row, const char* what) {
   fail("an {} weight holds a {} in row {}", weight.format->name, what, row);
@@ -315,12 +174,10 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
   prepared.storage = Buffer::for_weights(static_cast<size_t>(storage_bytes(m)));
   std::byte* panels = prepared.storage.data();
   auto* scales = reinterpret_cast<float*>(panels + m.num_panels * m.panel_bytes);
-  constexpr double kNsPerByte = 1;
-  for_rows_or_throw(ctx, m.num_panels, static_cast<double>(m.panel_bytes) * kNsPerByte,
-                    [&](int64_t i) {
-                      place_panel(m, rows_concatenated, i, panels + i * m.panel_bytes,
-                                  scales + i * m.panel_columns);
-                    });
+  for_panels(ctx, m, [&](int64_t i) {
+    place_panel_of(m, rows_concatenated, i, panels + i * m.panel_bytes,
+                   scales + i * m.panel_columns);
+  });
   return prepared;
 }
 

@@ -75,6 +75,11 @@ Encoding encoding_of(const formats::WeightFormat& format,
 
 PanelMatrix panel_matrix(const PreparedWeight& weight);
 
+// Not for what meets int8: bytes of a panel's elements, which lie before its scales, and of the
+// scales of one block of k.
+int64_t element_bytes(const PanelMatrix& m);
+int block_scale_bytes(Encoding encoding);
+
 // Ends the load with the weight's row named.
 [[noreturn]] void reject(const formats::Weight& weight, int64_t row, const char* what);
 
