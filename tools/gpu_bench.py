@@ -57,6 +57,7 @@ def arguments():
     parser.add_argument("--lengths", default="1,2,3,4,6", help="fixed numbers of drafts")
     parser.add_argument("--lengths-concurrency", default="4,16,64")
     parser.add_argument("--peer-concurrency", default="1,4,8,16,32,64")
+    parser.add_argument("--transformers", type=pathlib.Path, help="an earlier transformers_peer.py --json, not run again")
     parser.add_argument("--serve-args", default="", help="more flags for every server and engine")
     parser.add_argument("--micro", action="append", default=[], metavar="COMMAND")
     parser.add_argument("--limit", type=float, default=240, help="seconds a command may take")
@@ -271,10 +272,11 @@ def run_sweep(bench):
 
 def run_peer(bench):
     """Decoding alone on both sides: time to the first token is left out of either."""
-    out = bench.args.out / "peer.json"
+    out = bench.args.transformers or bench.args.out / "peer.json"
     peer = {}
-    if bench.run("peer-transformers", [sys.executable, "tools/peers/transformers_peer.py", "--concurrency",
-                                       bench.args.peer_concurrency, "--json", str(out)]):
+    command = [sys.executable, "tools/peers/transformers_peer.py", "--concurrency", bench.args.peer_concurrency, "--json",
+               str(out)]
+    if bench.args.transformers or bench.run("peer-transformers", command):
         peer = {p["concurrency"]: p for p in json.loads(out.read_text())["points"]}
     points = sweep(bench, "peer-eyrie", NANO, ["BF16"],
                    ["--concurrency", bench.args.peer_concurrency, "--prompts-per-concurrency", "1", "--disable-shuffle",
