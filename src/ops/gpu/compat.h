@@ -29,6 +29,32 @@ namespace eyrie::ops::gpu {
 inline void check_runtime(GPU(Error_t) code, const char* what) {
   if (code != GPU(Success)) fail_runtime(what, static_cast<int>(code));
 }
+
+// Where a step's time goes: with EYRIE_GPU_TRACE=N each launch in its scope is timed by itself (it
+// waits for the device, so recordings must be off) and the last N are shown at the end, summed by
+// name and shape. Otherwise it is one comparison.
+class LaunchTrace {
+ public:
+  // what: a literal; the three numbers tell launches of one name apart.
+  LaunchTrace(const char* what, int64_t x, int64_t y, int64_t z, void* stream)
+      : what_(is_on() ? what : nullptr), shape_{x, y, z}, stream_(stream) {
+    if (what_ != nullptr) begin();
+  }
+  ~LaunchTrace() {
+    if (what_ != nullptr) end();
+  }
+  LaunchTrace(const LaunchTrace&) = delete;
+  LaunchTrace& operator=(const LaunchTrace&) = delete;
+
+ private:
+  static bool is_on();
+  void begin();
+  void end();
+  const char* what_;
+  int64_t shape_[3];
+  void* stream_;
+};
+
 // EYRIE_GPU_PDL=0 launches every kernel after the end of the one before: to find a missing wait.
 bool overlaps_launches();
 
@@ -220,6 +246,7 @@ template <typename... Params, typename... Args>
 void launch(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
             void* stream, Args... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  const LaunchTrace trace(what, grid.x, grid.y, grid.z, stream);
 #if defined(EYRIE_HIP)
   hipLaunchKernelGGL(kernel, grid, block, static_cast<uint32_t>(shared_bytes),
                      static_cast<hipStream_t>(stream), static_cast<Params>(args)...);

@@ -161,6 +161,7 @@ bool multiply_cublaslt(const PlainProduct& p, void* stream) {
   if (entry == plans.end()) entry = plans.emplace(key_of(p), make_plan(*lt, p)).first;
   const Plan& plan = entry->second;
   if (!plan.exists) return false;
+  const LaunchTrace trace("cublasLt", p.rows, p.inputs, p.tokens, stream);
   const float one = 1.0f, zero = 0.0f;
   return lt->matmul(lt->handle, plan.desc, &one, p.w, plan.w, p.x, plan.x, &zero, p.out, plan.out,
                     p.out, plan.out, &plan.algorithm, lt->workspace, kWorkspaceBytes,

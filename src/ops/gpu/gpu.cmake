@@ -11,7 +11,7 @@ set(EYRIE_GPU_SM90_KERNELS  # PTX of Hopper alone: compiled for 90a whatever els
     gpu/sm90/multiply_nvfp4.cu)
 set(EYRIE_GPU_GLUE
     gpu/attention.cpp gpu/backend.cpp gpu/cublaslt.cpp gpu/device.cpp gpu/experts.cpp
-    gpu/linear.cpp gpu/memory.cpp gpu/plain.cpp gpu/prepare.cpp)
+    gpu/linear.cpp gpu/memory.cpp gpu/plain.cpp gpu/prepare.cpp gpu/trace.cpp)
 
 # Compiles the kernels into objects that target_sources of eyrie_ops takes in.
 function(eyrie_cuda_kernels)

@@ -821,6 +821,7 @@ void launch_config(const Multiply& m, void* stream) {
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = attributes;
   config.numAttrs = p.splits > 1 ? 2 : 1;
+  const LaunchTrace trace("multiply", p.m.rows, p.m.inputs, p.m.num_tokens, stream);
   check_runtime(cudaLaunchKernelEx(&config, multiply_kernel<C>, static_cast<const Problem>(p)),
                 "multiply");
 }
