@@ -1,9 +1,9 @@
 #include "ops/gpu/attention_math.cuh"
 
 // Attention for every device and shape. A block is one head of one row (and one split of its
-// positions); its warps take turns at the positions, a lane holds columns of query, keys and output,
-// so that a key that is also the value is read once. No tensor cores: heads of a row read the same
-// keys again, from L2.
+// positions); its warps take turns at the positions, a lane holds columns of query, keys and
+// output, so that a key that is also the value is read once. No tensor cores: heads of a row read
+// the same keys again, from L2.
 namespace eyrie::ops::gpu {
 namespace {
 
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads) generic_attention_kernel(Attention a
   const int end = min(begin + per_split, visible);
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int64_t kv_column = static_cast<int64_t>(head / (a.num_heads / a.num_kv_heads)) *
-                            a.kv_stride;
+  const int64_t kv_column =
+      static_cast<int64_t>(head / (a.num_heads / a.num_kv_heads)) * a.kv_stride;
   const int dim = a.dim0 + a.dim1;
 
   float q[kChunks][kColumns], sum[kChunks][kColumns];
@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(kThreads) generic_attention_kernel(Attention a
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int column = (c * kWarpSize + lane) * kColumns + i;
-      q[c][i] = column < a.dim0  ? load_query(a.q0, t, head, column)
-                : column < dim   ? load_query(a.q1, t, head, column - a.dim0)
-                                 : 0.0f;
+      q[c][i] = column < a.dim0 ? load_query(a.q0, t, head, column)
+                : column < dim  ? load_query(a.q1, t, head, column - a.dim0)
+                                : 0.0f;
       sum[c][i] = 0;
     }
   }
@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(Attention a, Split sp
     whole.largest = fmaxf(whole.largest, split.softmax[part + i].largest);
   }
   for (int i = 0; i < split.count; ++i) {
-    whole.sum += expf(split.softmax[part + i].largest - whole.largest) *
-                 split.softmax[part + i].sum;
+    whole.sum +=
+        expf(split.softmax[part + i].largest - whole.largest) * split.softmax[part + i].sum;
   }
   for (int column = static_cast<int>(threadIdx.x); column < a.dim_v; column += kThreads) {
     float x = 0;
@@ -227,8 +227,7 @@ constexpr int kMaxChunks = 3;
 
 bool can_run(const Attention& a, int) {
   const int dim = a.dim0 + a.dim1;
-  return dim <= kMaxChunks * 32 * kColumns && a.dim_v <= dim &&
-         a.keys.is_fp8 == a.values.is_fp8;
+  return dim <= kMaxChunks * 32 * kColumns && a.dim_v <= dim && a.keys.is_fp8 == a.values.is_fp8;
 }
 
 size_t scratch_bytes(const Attention& a, int num_processors) {

@@ -122,8 +122,8 @@ inline Split split_of(const Attention& a, int count) {
   Split split{};
   split.count = count;
   split.softmax = static_cast<Softmax*>(a.scratch);
-  split.values = reinterpret_cast<float*>(
-      split.softmax + static_cast<int64_t>(a.batch.num_rows) * a.num_heads * count);
+  split.values = reinterpret_cast<float*>(split.softmax + static_cast<int64_t>(a.batch.num_rows) *
+                                                              a.num_heads * count);
   return split;
 }
 void launch_combine(const Attention& args, const Split& split, void* stream);

@@ -1,7 +1,7 @@
 #include "ops/gpu/attention_math.cuh"
 
-// What happens to queries, keys and values before attention: rotation, normalisation, the write into
-// the cache. Each costs a launch more than its bytes, so MLA's three are one kernel.
+// What happens to queries, keys and values before attention: rotation, normalisation, the write
+// into the cache. Each costs a launch more than its bytes, so MLA's three are one kernel.
 namespace eyrie::ops::gpu {
 namespace {
 
@@ -42,8 +42,7 @@ __device__ __forceinline__ void rotate_heads(const Heads& x, const Rotation& r, 
   }
   __syncthreads();
   T* row = static_cast<T*>(x.data) + t * x.row_stride;
-  for (int i = static_cast<int>(threadIdx.x); i < (end_head - first_head) * r.half;
-       i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < (end_head - first_head) * r.half; i += kThreads) {
     const int head = i / r.half, pair = i - head * r.half;
     rotate(row + (first_head + head) * x.head_stride, r, pair, turns[pair]);
   }
@@ -184,11 +183,10 @@ void launch_cache_write(const CacheWrite& a, void* stream) {
 
 void launch_mla_cache_write(const MlaCacheWrite& a, void* stream) {
   const bool is_kv_f32 = a.kv.type == Type::kF32, is_q_f32 = a.q_rope.type == Type::kF32;
-  const auto kernel = is_kv_f32
-                          ? (is_q_f32 ? mla_cache_write_kernel<float, float>
-                                      : mla_cache_write_kernel<float, bf16>)
-                          : (is_q_f32 ? mla_cache_write_kernel<bf16, float>
-                                      : mla_cache_write_kernel<bf16, bf16>);
+  const auto kernel =
+      is_kv_f32
+          ? (is_q_f32 ? mla_cache_write_kernel<float, float> : mla_cache_write_kernel<float, bf16>)
+          : (is_q_f32 ? mla_cache_write_kernel<bf16, float> : mla_cache_write_kernel<bf16, bf16>);
   launch("mla_cache_write", kernel, dim3(static_cast<unsigned>(a.batch.num_rows), 2),
          dim3(kThreads), 0, stream, a);
 }

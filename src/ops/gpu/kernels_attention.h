@@ -1,7 +1,8 @@
-// What the attention kernels are given: raw device pointers and sizes, no Tensor. Both sides include
-// this, the .cu files that hold the kernels and attention.cpp, which fills it from ops' arguments.
-// Spans point to device memory: a captured graph replays with other contents, so no launch depends
-// on them. Strides are in elements. Launch functions enqueue on `stream` (a cudaStream_t).
+// What the attention kernels are given: raw device pointers and sizes, no Tensor. Both sides
+// include this, the .cu files that hold the kernels and attention.cpp, which fills it from ops'
+// arguments. Spans point to device memory: a captured graph replays with other contents, so no
+// launch depends on them. Strides are in elements. Launch functions enqueue on `stream` (a
+// cudaStream_t).
 #pragma once
 
 #include <cstddef>

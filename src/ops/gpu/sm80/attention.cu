@@ -4,15 +4,15 @@
 #include "ops/gpu/sm80/copy.cuh"
 #include "ops/gpu/sm80/mma.cuh"
 
-// Attention on tensor cores by warps: grouped-query attention of a draft, and MLA of small shapes. A
-// block is one tile of queries (the heads that share keys, of one row or several) and, of its
+// Attention on tensor cores by warps: grouped-query attention of a draft, and MLA of small shapes.
+// A block is one tile of queries (the heads that share keys, of one row or several) and, of its
 // positions, one split; each of its four warps walks every fourth tile of positions with a ring of
 // copies of its own, so that no warp waits for another, and the warps' sums are added at the end.
 //
 // Memory is what decode costs, so keys and values are read as they lie, 16 bytes a lane: the order
-// of columns in the first product and of result columns in the second is free, and is chosen so that
-// what a lane read together it uses together. An E4M3 cache becomes float16, which holds its values
-// exactly, in registers.
+// of columns in the first product and of result columns in the second is free, and is chosen so
+// that what a lane read together it uses together. An E4M3 cache becomes float16, which holds its
+// values exactly, in registers.
 namespace eyrie::ops::gpu {
 namespace {
 
@@ -22,7 +22,8 @@ constexpr int kStages = 3;
 constexpr int kRescale = 8;  // sums are rescaled when scores grow by more than this power of 2
 constexpr float kLn2 = 0.69314718055994531f, kLog2E = 1.4426950408889634f;
 
-// kTiles of 16 queries; keys of kKey columns, values of kValue, which kShared makes the keys' first.
+// kTiles of 16 queries; keys of kKey columns, values of kValue, which kShared makes the keys'
+// first.
 template <int kKey, int kValue, bool kShared, bool kFp8, int kTiles>
 struct Shape {
   static constexpr int kBytes = kFp8 ? 1 : 2;
@@ -34,7 +35,7 @@ struct Shape {
   static constexpr int kMergeStride = kValue + 4;
   static constexpr int kMergeBytes = kWarps * kQueries * (kMergeStride + 2) * 4;
   static constexpr int kSharedBytes =
-      kWarps * kRingBytes > kMergeBytes ? kWarps * kRingBytes : kMergeBytes;
+      kWarps * kRingBytes > kMergeBytes ? kWarps* kRingBytes : kMergeBytes;
   static constexpr int kSteps = kKey / 16;
   static constexpr int kScoreTiles = kPositions / 8;
   static constexpr int kValueTiles = kValue / 8;
@@ -187,9 +188,9 @@ struct Warp {
 #pragma unroll
       for (int u = 0; u < S::kUnits; ++u) {
         uint32_t words[S::kUnit / 4];
-        load_words<S::kUnit>(keys + S::template place<S::kKeyRow>(
-                                        n * 8 + group, S::unit_of(u, quarter) * S::kUnit),
-                             words);
+        load_words<S::kUnit>(
+            keys + S::template place<S::kKeyRow>(n * 8 + group, S::unit_of(u, quarter) * S::kUnit),
+            words);
 #pragma unroll
         for (int k = 0; k < S::kUnitSteps; ++k) {
           const uint32_t b0 = kFp8 ? e4m3_pair(words[k]) : words[2 * k];
@@ -385,9 +386,9 @@ __device__ __forceinline__ void merge_and_store(const Attention& a, const Split&
 #pragma unroll
     for (float& value : x) value *= factor;
     if (split.count == 1) {
-      store_floats(static_cast<bf16*>(a.out.data) + t * a.out.row_stride +
-                       head * a.out.head_stride + column,
-                   x);
+      store_floats(
+          static_cast<bf16*>(a.out.data) + t * a.out.row_stride + head * a.out.head_stride + column,
+          x);
     } else {
       const int64_t part = (t * a.num_heads + head) * split.count + static_cast<int>(blockIdx.y);
       store_floats(split.values + part * kValue + column, x);
@@ -469,8 +470,8 @@ void run_shape(const Attention& a, const Split& split, int num_items, void* stre
   }();
   static_cast<void>(is_allowed);
   launch("attention", mma_attention_kernel<kKey, kValue, kShared, kFp8, kTiles>,
-         dim3(static_cast<unsigned>(num_items), static_cast<unsigned>(split.count)),
-         dim3(kThreads), S::kSharedBytes, stream, a, split);
+         dim3(static_cast<unsigned>(num_items), static_cast<unsigned>(split.count)), dim3(kThreads),
+         S::kSharedBytes, stream, a, split);
 }
 
 template <int kKey, int kValue, bool kShared>

@@ -6,42 +6,26 @@
 #include "ops/gpu/sm90/mla_work.cuh"
 #include "ops/gpu/sm90/wgmma.cuh"
 
-// Absorbed MLA on Hopper's tensor cores: 64 queries (heads of a row, or of several) against tiles of
-// 32 positions of the one latent cache. The four warps of the producer bring tiles to shared memory,
-// a ring of them, so that memory never rests; two warpgroups multiply:
+// Absorbed MLA on Hopper's tensor cores: 64 queries (heads of a row, or of several) against tiles
+// of 32 positions of the one latent cache, in a line of four warpgroups:
 //
-//   scores   each warpgroup multiplies half of the 576 columns, its half of the queries held in
-//            registers for the item; the halves are exchanged through shared memory and added, after
-//            which both hold all scores in the layout the next product wants its left side in
-//   output   each warpgroup sums 256 of the 512 value columns, in registers
+//   producer  brings tiles to shared memory, a ring of them
+//   scores    multiplies queries, in shared memory for the item, and keys; the softmax of a tile is
+//             computed while the next tile's scores are multiplied; weights go to shared memory
+//   values    two of them: each sums 256 of the 512 value columns, in registers
 //
-// The scores of a tile are multiplied before the output of the tile before it, whose product then
-// hides the softmax. An E4M3 cache is converted by the producer to float16, which holds every E4M3
-// value exactly; queries and weights are then rounded to float16, not bfloat16.
+// An E4M3 cache is converted by the producer to float16, which holds every E4M3 value exactly;
+// queries and weights are then rounded to float16, not bfloat16.
 //
 // A tile in shared memory: 9 blocks of 64 columns, each [32 positions][128 bytes], 16-byte chunks
-// swizzled (chunk ^ position % 8). The first product reads it K-major, the second MN-major.
+// swizzled (chunk ^ position % 8). The scores' product reads it K-major, the values' MN-major.
 //
-// Cost of a tile: 36 864 bytes of cache (E4M3: 18 432) and 4.5 MFLOP.
+// A tile costs 36 864 bytes of cache (E4M3: 18 432), 4.5 MFLOP and 188 KB of shared memory's
+// bandwidth, 128 bytes a clock.
 namespace eyrie::ops::gpu {
 namespace {
 
 using namespace mla;
-
-template <bool kFp8>
-struct Layout {
-  static constexpr int kStages = kFp8 ? 3 : 4;
-  static constexpr int kRawStages = kFp8 ? 3 : 1;
-  static constexpr int kRaw = kStages * kTileBytes;
-  static constexpr int kExchange = kRaw + (kFp8 ? kRawStages * kRawBytes : 0);  // [2 turns][2 warpgroups]
-  static constexpr int kQuery = kExchange + 4 * kExchangeBytes;  // [2 warpgroups]
-  static constexpr int kBarriers = kQuery + 2 * kQueryBytes;
-  static constexpr int kBytes = kBarriers + 2 * kStages * 8 + 1024;  // what aligning may take
-};
-
-struct Ring {
-  uint32_t tiles, raw, exchange, query, full, empty;
-};
 
 // ---- producer -----------------------------------------------------------------------------------
 
@@ -82,7 +66,7 @@ struct Producer {
   static constexpr int kLag = kFp8 ? L::kRawStages - 1 : L::kStages - 2;  // tiles on their way
   static constexpr int kRowBytes = kWidth * (kFp8 ? 1 : 2);
 
-  const Ring& ring;
+  const Room& room;
   int warp, lane;
   uint32_t issued = 0, finished = 0;
 
@@ -107,7 +91,7 @@ struct Producer {
       const int row = lane / 8, chunk = lane % 8;
       from += row * kRowBytes + chunk * 16;
       wait_empty(issued);
-      const uint32_t to = ring.tiles + issued % L::kStages * kTileBytes + warp * 1024 + row * 128;
+      const uint32_t to = room.tiles + issued % L::kStages * kTileBytes + warp * 1024 + row * 128;
       const uint32_t upper = to + ((chunk ^ row) << 4), lower = to + 512 + ((chunk ^ row ^ 4) << 4);
 #pragma unroll
       for (int i = 0; i < kColumnBlocks; ++i) {
@@ -131,17 +115,17 @@ struct Producer {
 
  private:
   __device__ __forceinline__ uint32_t raw_of(uint32_t turn) const {
-    return ring.raw + turn % L::kRawStages * kRawBytes + (warp * 32 + lane) * 16;
+    return room.raw + turn % L::kRawStages * kRawBytes + (warp * 32 + lane) * 16;
   }
   __device__ __forceinline__ void wait_empty(uint32_t turn) const {
-    wait_barrier(ring.empty + turn % L::kStages * 8, (turn / L::kStages & 1) ^ 1);
+    wait_barrier(room.empty + turn % L::kStages * 8, (turn / L::kStages & 1) ^ 1);
   }
 
   // The oldest tile has come: it goes to the consumers.
   __device__ __forceinline__ void finish() {
     if (kFp8) convert();
     publish_to_async_proxy();
-    arrive(ring.full + finished % L::kStages * 8);
+    arrive(room.full + finished % L::kStages * 8);
     ++finished;
   }
 
@@ -149,7 +133,7 @@ struct Producer {
     wait_empty(finished);
     const uint32_t from = raw_of(finished);
     const int row = lane / 4, pair = lane % 4 * 2;
-    const uint32_t to = ring.tiles + finished % L::kStages * kTileBytes + warp * 1024 + row * 128;
+    const uint32_t to = room.tiles + finished % L::kStages * kTileBytes + warp * 1024 + row * 128;
     const uint32_t even = to + ((pair ^ row) << 4), odd = to + (((pair + 1) ^ row) << 4);
 #pragma unroll
     for (int i = 0; i < kColumnBlocks; ++i) {
@@ -163,121 +147,91 @@ struct Producer {
 
 // ---- consumers ----------------------------------------------------------------------------------
 
+__device__ __forceinline__ void store_shared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ __forceinline__ float load_shared_float(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+
+// A thread of the scores' warpgroup has rows `row` and row + 8, columns `column`, + 1 of each
+// eight.
 template <bool kFp8>
-struct Consumer {
+struct Scores {
   using L = Layout<kFp8>;
 
   const Attention& a;
-  const Ring& ring;
-  int warpgroup, tid, row, column;  // row, and row + 8; column of eight
+  const Room& room;
+  int tid, row, column;
+  float scale;
   uint32_t turn = 0;
-  float sums[128];
-  float scores[16];
-  uint32_t q[kRegisterSteps][4];
-  uint32_t weights[2][4];
   float largest[2], total[2];
-  float alpha[2];
   int limit[2];
 
-  // Steps 0…15 are of the latent's half, 16 and 17 of the rope part's.
+  // Eight threads bring 128 bytes of a query.
   __device__ __forceinline__ void load_queries(const Item& item) {
-    int own_row = row;
-    asm volatile("" : "+r"(own_row));  // or addresses below are kept in registers between items
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int query = item.first_query + own_row + 8 * half;
+    const int chunk = tid % 8;
+#pragma unroll 1
+    for (int r = tid / 8; r < kQueries; r += 16) {
+      const int query = item.first_query + r;
       const bool is_query = query < item.end_query;
-      const int r = query / a.num_heads, head = query - r * a.num_heads;
-      const int64_t t = item.first_row + r;
-      limit[half] = item.first_position + (is_query ? r : 0);
+      const int q_row = query / a.num_heads, head = query - q_row * a.num_heads;
+      const int64_t t = item.first_row + q_row;
       const auto* latent = static_cast<const bf16*>(a.q0.data) + t * a.q0.row_stride +
-                           head * a.q0.head_stride + warpgroup * kSumColumns + column;
+                           head * a.q0.head_stride + chunk * 8;
       const auto* rope = static_cast<const bf16*>(a.q1.data) + t * a.q1.row_stride +
-                         head * a.q1.head_stride + warpgroup * (kRope / 2) + column;
+                         head * a.q1.head_stride + chunk * 8;
+      const uint32_t to = room.query + r * 128 + ((chunk ^ r % 8) << 4);
+      uint4 x[kColumnBlocks];
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        const bf16* from = i < 16 ? latent + i * 16 : rope + (i - 16) * 16;
+      for (int i = 0; i < kColumnBlocks; ++i) {
+        x[i] = {0, 0, 0, 0};
+        if (is_query) x[i] = *reinterpret_cast<const uint4*>(i < 8 ? latent + i * 64 : rope);
+      }
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          uint32_t pair = is_query ? *reinterpret_cast<const uint32_t*>(from + 8 * k) : 0u;
-          if (kFp8) pair = pack_pair<true>(as_float(pair << 16), as_float(pair & 0xffff0000u));
-          if (i < kRegisterSteps) {
-            q[i][2 * k + half] = pair;
-          } else {
-            const int chunk = 2 * (i - kRegisterSteps) + k;  // of 16 bytes, of the row
-            const uint32_t at = ring.query + warpgroup * kQueryBytes + (own_row + 8 * half) * 128 +
-                                ((chunk ^ own_row % 8) << 4) + column * 2;
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pair) : "memory");
+      for (int i = 0; i < kColumnBlocks; ++i) {
+        if (kFp8) {
+          for (uint32_t* pair : {&x[i].x, &x[i].y, &x[i].z, &x[i].w}) {
+            *pair = pack_pair<true>(as_float(*pair << 16), as_float(*pair & 0xffff0000u));
           }
         }
+        store_shared(to + i * kQueryBlockBytes, x[i]);
       }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = item.first_query + row + 8 * half;
+      limit[half] = item.first_position + (query < item.end_query ? query / a.num_heads : 0);
       largest[half] = kLowest;
       total[half] = 0;
     }
     publish_to_async_proxy();
-    sync_threads(2 + warpgroup, 128);
+    sync_threads(1, 128);
   }
 
-  __device__ __forceinline__ uint32_t tile_address(uint32_t t) const {
-    return ring.tiles + t % L::kStages * kTileBytes;
-  }
-  __device__ __forceinline__ void wait_full() {
-    wait_barrier(ring.full + turn % L::kStages * 8, turn / L::kStages & 1);
-  }
-  __device__ __forceinline__ void release(uint32_t t) {
-    if (tid % 32 == 0) arrive(ring.empty + t % L::kStages * 8);
-  }
-
-  __device__ __forceinline__ void multiply_scores() {
-    const uint32_t tile = tile_address(turn);
-    const uint32_t latent = tile + warpgroup * 4 * kBlockBytes;
-    const uint32_t rope = tile + 8 * kBlockBytes + warpgroup * 64;
+  // Steps of 16 columns go to two sums in turn: products that add to one sum wait for each other.
+  __device__ __forceinline__ void multiply(float (&scores)[2][16], uint32_t of) {
+    wait_barrier(room.full + of % L::kStages * 8, of / L::kStages & 1);
+    // Through a shuffle the compiler knows that a warp agrees, and keeps addresses in uniform
+    // registers, where the products want them.
+    const Matrix queries = matrix_at(__shfl_sync(~0u, room.query, 0), 16, 1024);
+    const Matrix keys =
+        matrix_at(__shfl_sync(~0u, room.tiles + of % L::kStages * kTileBytes, 0), 16, 1024);
+    wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const uint32_t at = i < 16 ? latent + i / 4 * kBlockBytes + i % 4 * 32 : rope + (i - 16) * 32;
-      const uint64_t keys = matrix_descriptor(at, 16, 1024);
-      if (i < kRegisterSteps) {
-        wgmma_n32<kFp8>(scores, q[i], keys, i == 0 ? 0 : 1);
-      } else {
-        const uint32_t query = ring.query + warpgroup * kQueryBytes + (i - kRegisterSteps) * 32;
-        wgmma_n32<kFp8>(scores, matrix_descriptor(query, 16, 1024), keys, 1);
-      }
+    for (int i = 0; i < kWidth / 16; ++i) {
+      wgmma_n32<kFp8>(scores[i % 2], queries.at(i / 4 * kQueryBlockBytes + i % 4 * 32),
+                      keys.at(i / 4 * kBlockBytes + i % 4 * 32), i < 2 ? 0 : 1);
     }
     wgmma_commit();
   }
 
-  // The tile before this turn's (of).
-  __device__ __forceinline__ void multiply_values(uint32_t of) {
-    const uint32_t at = tile_address(of) + warpgroup * 4 * kBlockBytes;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      wgmma_n256<kFp8>(sums, weights[k], matrix_descriptor(at + k * 2048, kBlockBytes, 1024), 1);
-    }
-    wgmma_commit();
-  }
-
-  // Half sums become scores, scores become weights, in place.
-  __device__ __forceinline__ void softmax(int tile, float scale) {
-    const uint32_t turn_buffer = ring.exchange + (turn & 1) * 2 * kExchangeBytes + tid * 16;
-    const uint32_t own = turn_buffer + warpgroup * kExchangeBytes;
-    const uint32_t other = turn_buffer + (warpgroup ^ 1) * kExchangeBytes;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      store_shared(own + i * 2048,
-                   {as_bits(scores[4 * i]), as_bits(scores[4 * i + 1]), as_bits(scores[4 * i + 2]),
-                    as_bits(scores[4 * i + 3])});
-    }
-    sync_threads(1, 256);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 x = load_shared(other + i * 2048);
-      scores[4 * i] += as_float(x.x);
-      scores[4 * i + 1] += as_float(x.y);
-      scores[4 * i + 2] += as_float(x.z);
-      scores[4 * i + 3] += as_float(x.w);
-    }
+  // Scores become weights, in place.
+  __device__ __forceinline__ void softmax(int tile, float (&scores)[16], float (&alpha)[2]) {
     const int first = tile * kTile + column;
-    if (tile * kTile + kTile - 1 > limit[0]) {  // limit[0] ≤ limit[1]
+    if (tile * kTile + kTile - 1 > limit[0]) {  // limit[0] ≤ limit[1], but for rows that are none
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         if (first + i / 4 * 8 + i % 2 > limit[i / 2 % 2]) scores[i] = -INFINITY;
@@ -308,57 +262,140 @@ struct Consumer {
     }
   }
 
-  // After the product that used the sums and weights before.
-  __device__ __forceinline__ void take_weights() {
-    if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f) != 0) {
+  __device__ __forceinline__ void hand_on(const float (&weights)[16], const float (&alpha)[2],
+                                          bool is_last) {
+    const uint32_t buffer = turn % 2;
+    wait_barrier(room.read + buffer * 8, (turn / 2 & 1) ^ 1);
+    const uint32_t to = room.weights + row * 128 + column * 2;  // row + 8 is swizzled alike
 #pragma unroll
-      for (int i = 0; i < 128; ++i) sums[i] *= alpha[i / 2 % 2];
-    }
+    for (int g = 0; g < 4; ++g) {
+      const uint32_t at = to + (((buffer * 4 + g) ^ row % 8) << 4);
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        weights[k][i] = pack_pair<kFp8>(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t pair =
+            pack_pair<kFp8>(weights[4 * g + 2 * half], weights[4 * g + 2 * half + 1]);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + half * 1024), "r"(pair) : "memory");
       }
-    }
-  }
-
-  __device__ __forceinline__ void attend(const Schedule& s, const Item& item, float scale) {
-    load_queries(item);
-#pragma unroll
-    for (int i = 0; i < 128; ++i) sums[i] = 0;
-    if (item.num_tiles > 0) {
-      wait_full();
-      wgmma_fence();
-      multiply_scores();
-      wgmma_wait<0>();
-      hold(scores);
-      softmax(tile_at(s.mode, item, 0), scale);
-      take_weights();
-      for (int j = 1; j < item.num_tiles; ++j) {
-        const uint32_t before = turn++;
-        wait_full();
-        wgmma_fence();
-        multiply_scores();
-        multiply_values(before);
-        wgmma_wait<1>();
-        hold(scores);
-        softmax(tile_at(s.mode, item, j), scale);
-        wgmma_wait<0>();
-        hold(sums);
-        release(before);
-        take_weights();
-      }
-      wgmma_fence();
-      multiply_values(turn);
-      wgmma_wait<0>();
-      hold(sums);
-      release(turn++);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      total[half] += __shfl_xor_sync(~0u, total[half], 1);
-      total[half] += __shfl_xor_sync(~0u, total[half], 2);
+      const uint32_t at = buffer * kQueries + row + 8 * half;
+      if (tid % 4 == 0) store_shared(room.alpha + at * 4, alpha[half]);
+      if (!is_last) continue;
+      float sum = total[half];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      if (tid % 4 == 0) {
+        store_shared(room.softmax + at * 8, largest[half]);
+        store_shared(room.softmax + at * 8 + 4, sum);
+      }
+    }
+    publish_to_async_proxy();
+    arrive(room.weighed + buffer * 8);
+    ++turn;
+  }
+
+  // The j-th tile of the item, whose product is complete.
+  __device__ __forceinline__ void finish(const Schedule& s, const Item& item, int j, bool is_last,
+                                         float (&scores)[2][16]) {
+    hold(scores[0]);
+    hold(scores[1]);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) scores[0][i] += scores[1][i];
+    float alpha[2];
+    softmax(tile_at(s.mode, item, j), scores[0], alpha);
+    hand_on(scores[0], alpha, is_last);
+  }
+  // The same while the next is multiplied.
+  __device__ __forceinline__ void step(const Schedule& s, const Item& item, int j,
+                                       float (&scores)[2][16], float (&next)[2][16]) {
+    multiply(next, turn + 1);
+    wgmma_wait<1>();
+    finish(s, item, j, false, scores);
+  }
+
+  __device__ __forceinline__ void attend(const Schedule& s, const Item& item) {
+    const int num_tiles = __shfl_sync(~0u, item.num_tiles, 0);
+    if (num_tiles == 0) return;
+    load_queries(item);
+    float even[2][16], odd[2][16];
+    multiply(even, turn);
+    int j = 0;
+    for (; j + 2 < num_tiles; j += 2) {
+      step(s, item, j, even, odd);
+      step(s, item, j + 1, odd, even);
+    }
+    if (j + 1 < num_tiles) {
+      step(s, item, j, even, odd);
+      wgmma_wait<0>();
+      finish(s, item, j + 1, true, odd);
+    } else {
+      wgmma_wait<0>();
+      finish(s, item, j, true, even);
+    }
+  }
+};
+
+// A thread of a values' warpgroup has the same rows, and the columns of 256.
+template <bool kFp8>
+struct Values {
+  using L = Layout<kFp8>;
+
+  const Attention& a;
+  const Room& room;
+  int warpgroup, tid, row, column;
+  uint32_t turn = 0;
+  float sums[2][64];  // of 128 columns each
+  float largest[2], total[2];
+
+  __device__ __forceinline__ void release(uint32_t of) {
+    if (tid % 32 != 0) return;
+    arrive(room.empty + of % L::kStages * 8);
+    arrive(room.read + of % 2 * 8);
+  }
+
+  __device__ __forceinline__ void attend(const Item& item) {
+#pragma unroll
+    for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] = 0;
+    largest[0] = largest[1] = kLowest;
+    total[0] = total[1] = 0;
+    const int num_tiles = __shfl_sync(~0u, item.num_tiles, 0);
+    for (int j = 0; j < num_tiles; ++j) {
+      const uint32_t buffer = turn % 2;
+      wait_barrier(room.weighed + buffer * 8, turn / 2 & 1);
+      wait_barrier(room.full + turn % L::kStages * 8, turn / L::kStages & 1);
+      float alpha[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t at = buffer * kQueries + row + 8 * half;
+        alpha[half] = load_shared_float(room.alpha + at * 4);
+        if (j + 1 == num_tiles) {
+          largest[half] = load_shared_float(room.softmax + at * 8);
+          total[half] = load_shared_float(room.softmax + at * 8 + 4);
+        }
+      }
+      if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f) != 0) {
+#pragma unroll
+        for (int i = 0; i < 128; ++i) sums[i / 64][i % 64] *= alpha[i / 2 % 2];
+      }
+      const uint32_t tile = room.tiles + turn % L::kStages * kTileBytes;
+      const Matrix weights = matrix_at(__shfl_sync(~0u, room.weights + buffer * 64, 0), 16, 1024);
+      const Matrix values =
+          matrix_at(__shfl_sync(~0u, tile + warpgroup * 4 * kBlockBytes, 0), kBlockBytes, 1024);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          wgmma_n128<kFp8>(sums[h], weights.at(k * 32), values.at(h * 2 * kBlockBytes + k * 2048),
+                           1);
+        }
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      hold(sums[0]);
+      hold(sums[1]);
+      release(turn++);
     }
   }
 
@@ -374,8 +411,8 @@ struct Consumer {
         float* to = s.sums + at * kLatent + first;
 #pragma unroll
         for (int g = 0; g < 32; ++g) {
-          *reinterpret_cast<float2*>(to + 8 * g) = {sums[4 * g + 2 * half],
-                                                    sums[4 * g + 2 * half + 1]};
+          const float* of_group = &sums[g / 16][g % 16 * 4 + 2 * half];
+          *reinterpret_cast<float2*>(to + 8 * g) = {of_group[0], of_group[1]};
         }
       } else {
         const int r = query / a.num_heads, head = query - r * a.num_heads;
@@ -384,8 +421,9 @@ struct Consumer {
         const float factor = a.keys.scale / total[half];
 #pragma unroll
         for (int g = 0; g < 32; ++g) {
-          *reinterpret_cast<uint32_t*>(to + 8 * g) = pack_pair<false>(
-              sums[4 * g + 2 * half] * factor, sums[4 * g + 2 * half + 1] * factor);
+          const float* of_group = &sums[g / 16][g % 16 * 4 + 2 * half];
+          *reinterpret_cast<uint32_t*>(to + 8 * g) =
+              pack_pair<false>(of_group[0] * factor, of_group[1] * factor);
         }
       }
     }
@@ -400,12 +438,25 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ LocateShared walk_shared;
   start_dependents();
   const uint32_t base = (shared_address(dynamic) + 1023u) & ~1023u;
-  const Ring ring{base, base + L::kRaw, base + L::kExchange, base + L::kQuery,
-                  base + L::kBarriers, base + L::kBarriers + L::kStages * 8};
+  const uint32_t barriers = base + L::kBarriers;
+  const Room room{base,
+                  base + L::kRaw,
+                  base + L::kQuery,
+                  base + L::kWeights,
+                  base + L::kAlpha,
+                  base + L::kSoftmax,
+                  barriers,
+                  barriers + L::kStages * 8,
+                  barriers + 2 * L::kStages * 8,
+                  barriers + (2 * L::kStages + 2) * 8};
   if (threadIdx.x == 0) {
     for (int i = 0; i < L::kStages; ++i) {
-      init_barrier(ring.full + i * 8, 128);
-      init_barrier(ring.empty + i * 8, 8);
+      init_barrier(room.full + i * 8, 128);
+      init_barrier(room.empty + i * 8, 8);
+    }
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(room.weighed + i * 8, 128);
+      init_barrier(room.read + i * 8, 8);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -413,29 +464,32 @@ __global__ void __launch_bounds__(kThreads, 1)
   Walk walk = begin_walk(a, s, walk_shared);  // ends with a barrier of the block
   Item item;
   Left left{-1, 0};
+  const int tid = static_cast<int>(threadIdx.x) % 128;
+  const int row = tid / 32 * 16 + tid % 32 / 4, column = tid % 4 * 2;
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    Producer<kFp8> producer{ring, static_cast<int>(threadIdx.x) / 32,
-                            static_cast<int>(threadIdx.x) % 32};
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    Producer<kFp8> producer{room, tid / 32, tid % 32};
     while (next_item(a, s, walk, item, left)) {
       for (int j = 0; j < item.num_tiles; ++j) producer.issue(a, item, tile_at(s.mode, item, j));
     }
     producer.flush();
+  } else if (threadIdx.x < 256) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 136;");
+    Scores<kFp8> scores{a, room, tid, row, column, a.scale * a.keys.scale * kLog2E};
+    while (next_item(a, s, walk, item, left)) scores.attend(s, item);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const int tid = static_cast<int>(threadIdx.x) % 128;
-    Consumer<kFp8> consumer{a, ring, static_cast<int>(threadIdx.x) / 128 - 1, tid,
-                            tid / 32 * 16 + tid % 32 / 4, tid % 4 * 2};
-    const float scale = a.scale * a.keys.scale * kLog2E;
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 168;");
+    Values<kFp8> values{a, room, static_cast<int>(threadIdx.x) / 128 - 2, tid, row, column};
     while (next_item(a, s, walk, item, left)) {
-      consumer.attend(s, item, scale);
-      consumer.store(s, item);
+      values.attend(item);
+      values.store(s, item);
     }
-    if (threadIdx.x == 128 && s.mode == Mode::kGrouped) s.left[blockIdx.x] = left;
+    if (threadIdx.x == 256 && s.mode == Mode::kGrouped) s.left[blockIdx.x] = left;
   }
 }
 
-// Adds up what blocks left in scratch of one query tile, a warp per query, in the order of positions.
+// Adds up what blocks left in scratch of one query tile, a warp per query, in the order of
+// positions.
 constexpr int kCombineWarps = 8;
 __global__ void __launch_bounds__(kCombineWarps * 32)
     combine_mla_kernel(const __grid_constant__ Attention a, const __grid_constant__ Schedule s) {
@@ -449,16 +503,15 @@ __global__ void __launch_bounds__(kCombineWarps * 32)
     const int t = s.first_row + block / s.head_tiles;
     sequence = find_sequence(a.batch, t, &found);
     if (sequence < 0) return;
-    first_query = (t - a.batch.sequences[sequence].first_row) * a.num_heads +
-                  block % s.head_tiles * kQueries;
+    first_query =
+        (t - a.batch.sequences[sequence].first_row) * a.num_heads + block % s.head_tiles * kQueries;
     if (block % s.head_tiles * kQueries + row >= a.num_heads) return;
     num_slots = kSplits;
   } else {
     sequence = s.left[block].sequence;
     if (sequence < 0) return;
     first_query = block % s.group * kQueries;
-    num_slots = 2;
-    for (int b = block + s.group; s.left[b].slot_state == 2; b += s.group) ++num_slots;
+    num_slots = s.left[block].num_slots;
   }
   const Sequence q = a.batch.sequences[sequence];
   const int query = first_query + row;
@@ -469,9 +522,13 @@ __global__ void __launch_bounds__(kCombineWarps * 32)
                                                 : 2 * (block + i * s.group);
     return slot * kQueries + row;
   };
-  float largest = kLowest, total = 0;
-  for (int i = 0; i < num_slots; ++i) largest = fmaxf(largest, s.softmax[slot_at(i)].x);
+  // A lane looks at every 32nd slot for the largest; sums are then added in order.
+  float largest = kLowest;
+  for (int i = lane; i < num_slots; i += 32) largest = fmaxf(largest, s.softmax[slot_at(i)].x);
+  largest = warp_max(largest);
+  float total = 0;
   float4 sums[4] = {};
+#pragma unroll 4
   for (int i = 0; i < num_slots; ++i) {
     const int64_t at = slot_at(i);
     const float2 part = s.softmax[at];
@@ -505,7 +562,7 @@ constexpr int kMaxGroup = 8;
 constexpr int kMinTiles = 4;
 constexpr int kFixedRows = 64;  // of one launch, by their scratch
 
-bool is_row_of_pairs(const Heads& x, int bytes) {
+bool is_aligned(const Heads& x, int bytes) {
   return x.type == Type::kBF16 && x.row_stride % (bytes / 2) == 0 &&
          x.head_stride % (bytes / 2) == 0 && reinterpret_cast<uintptr_t>(x.data) % bytes == 0;
 }
@@ -513,8 +570,8 @@ bool is_row_of_pairs(const Heads& x, int bytes) {
 bool can_run(const Attention& a, int compute_capability) {
   return compute_capability == 90 && a.shared_values && a.num_kv_heads == 1 && a.dim0 == kLatent &&
          a.dim1 == kRope && a.dim_v == kLatent && a.keys.width == kWidth &&
-         a.keys.block_size % 16 == 0 && a.scale > 0 && is_row_of_pairs(a.q0, 4) &&
-         is_row_of_pairs(a.q1, 4) && is_row_of_pairs(a.out, 8) &&
+         a.keys.block_size % 16 == 0 && a.scale > 0 && is_aligned(a.q0, 16) &&
+         is_aligned(a.q1, 16) && is_aligned(a.out, 8) &&
          reinterpret_cast<uintptr_t>(a.keys.data) % 16 == 0;
 }
 
@@ -548,7 +605,8 @@ Plan plan_of(const Attention& a, int num_processors) {
 }
 
 size_t bytes_of(const Plan& plan) {
-  return static_cast<size_t>(plan.num_slots) * kQueries * (kLatent * sizeof(float) + sizeof(float2)) +
+  return static_cast<size_t>(plan.num_slots) * kQueries *
+             (kLatent * sizeof(float) + sizeof(float2)) +
          static_cast<size_t>(plan.num_blocks) * sizeof(Left);
 }
 

@@ -3,7 +3,8 @@
 // tiles. Every role of a block walks the same items. Lengths are read on the device, so a captured
 // graph stays right as sequences grow.
 //
-//   kGrouped  few rows a sequence. Position tiles of all sequences, end to end, are cut into parts of
+//   kGrouped  few rows a sequence. Position tiles of all sequences, end to end, are cut into parts
+//   of
 //             equal length; the query tiles of a sequence go through a part side by side, a block
 //             each, so that the part comes from memory once. What a cut leaves unfinished goes to
 //             scratch: slot 2b for the run block b began in the middle, 2b + 1 for the one it left.
@@ -26,26 +27,42 @@ constexpr int kStretch = 8;  // kFixed
 constexpr float kLog2E = 1.4426950408889634f;
 
 // The kernel's shapes.
-constexpr int kThreads = 384;
+constexpr int kThreads = 512;  // four warpgroups: producer, scores, two of values
 constexpr int kBlockBytes = kTile * 128;
 constexpr int kColumnBlocks = kWidth / 64;
 constexpr int kTileBytes = kColumnBlocks * kBlockBytes;
-constexpr int kRawBytes = kTile * kWidth;           // an E4M3 tile as it comes
-constexpr int kExchangeBytes = kQueries * kTile * 4;  // half sums of one warpgroup
-// Steps of 16 columns of one warpgroup: 16 of the latent part, 2 of the rope part. Queries of the
-// first are held in registers, of the others in shared memory.
-constexpr int kSteps = kWidth / 16 / 2;
-constexpr int kRegisterSteps = 14;
-constexpr int kQueryBytes = kQueries * 128;  // four steps' queries of one warpgroup
-constexpr int kSumColumns = kLatent / 2;            // of one warpgroup
+constexpr int kRawBytes = kTile * kWidth;  // an E4M3 tile as it comes
+constexpr int kQueryBlockBytes = kQueries * 128;
+constexpr int kSumColumns = kLatent / 2;  // of one warpgroup
 constexpr int kRescale = 8;  // sums are rescaled when scores grow by more than this power of 2
+
+// Of shared memory, in bytes.
+template <bool kFp8>
+struct Layout {
+  static constexpr int kStages = kFp8 ? 3 : 4;
+  static constexpr int kRawStages = 2;
+  static constexpr int kRaw = kStages * kTileBytes;
+  static constexpr int kQuery = kRaw + (kFp8 ? kRawStages * kRawBytes : 0);
+  static constexpr int kWeights = kQuery + kColumnBlocks * kQueryBlockBytes;  // two tiles' abreast
+  static constexpr int kAlpha = kWeights + kQueries * 128;                    // [2][kQueries]
+  static constexpr int kSoftmax = kAlpha + 2 * kQueries * 4;                  // [2][kQueries]
+  static constexpr int kBarriers = kSoftmax + 2 * kQueries * 8;
+  static constexpr int kBytes = kBarriers + (2 * kStages + 4) * 8 + 1024;  // what aligning may take
+};
+
+// Addresses in shared memory. Barriers, 8 bytes apart: a stage is full, is empty; weights are
+// there, were read.
+struct Room {
+  uint32_t tiles, raw, query, weights, alpha, softmax;
+  uint32_t full, empty, weighed, read;
+};
 
 enum class Mode : int32_t { kGrouped, kWhole, kFixed };
 
 // What a block left in scratch, for the kernel that adds it up.
 struct Left {
-  int32_t sequence;    // whose item it began and did not finish, in slot 2b + 1; -1: none
-  int32_t slot_state;  // of slot 2b: 0 empty, 1 ends here, 2 goes on in the next part
+  int32_t sequence;   // whose item it began and did not finish, in slot 2b + 1; -1: none
+  int32_t num_slots;  // of that item: this one and 2b of the blocks that go on with it
 };
 
 struct Schedule {
@@ -63,7 +80,7 @@ struct Schedule {
 struct Item {
   const int32_t* block_table;
   int32_t first_row, first_position;
-  int32_t context;                  // positions that are written
+  int32_t context;                 // positions that are written
   int32_t first_query, end_query;  // row · heads + head, from the sequence's first row on
   int32_t first_tile, num_tiles;
   int32_t slot;  // of scratch; -1: the item is whole and goes to out
@@ -72,6 +89,7 @@ struct Item {
 struct Walk {
   int32_t sequence, offset, left;
   int32_t query_tile;
+  int32_t per_part;  // kGrouped
 };
 
 __device__ __forceinline__ int div_up(int x, int y) { return (x + y - 1) / y; }
@@ -95,26 +113,26 @@ __device__ __forceinline__ Walk begin_walk(const Attention& a, const Schedule& s
   if (s.mode == Mode::kFixed) {
     const int t = s.first_row + block / (kSplits * s.head_tiles);
     const int found = find_sequence(a.batch, t, &shared.found.sequence);
-    return {found, t, found >= 0 ? 1 : 0, block / kSplits % s.head_tiles};
+    return {found, t, found >= 0 ? 1 : 0, block / kSplits % s.head_tiles, 0};
   }
   if (s.mode == Mode::kWhole) {
     // The longest, of a sequence's last rows, first.
     const Located at = locate(
         a.batch, [&](const Sequence& q) { return query_tiles(q, a.num_heads); },
         [&](int total) { return total - 1 - block; }, shared);
-    return {at.sequence, at.offset, at.sequence >= 0 ? 1 : 0, 0};
+    return {at.sequence, at.offset, at.sequence >= 0 ? 1 : 0, 0, 0};
   }
-  int begin = 0, length = 0;
+  int begin = 0, length = 0, per_part = 0;
   const Located at = locate(
       a.batch, [](const Sequence& q) { return position_tiles(q); },
       [&](int total) {
-        const int per_part = max(s.min_tiles, div_up(total, s.num_parts));
+        per_part = max(s.min_tiles, div_up(total, s.num_parts));
         begin = block / s.group * per_part;
         length = max(0, min(per_part, total - begin));
         return begin;
       },
       shared);
-  return {at.sequence, at.offset, length, block % s.group};
+  return {at.sequence, at.offset, length, block % s.group, per_part};
 }
 
 // The next item, if there is one.
@@ -169,10 +187,10 @@ __device__ __forceinline__ bool next_item(const Attention& a, const Schedule& s,
     if (item.first_query >= item.end_query) continue;  // this sequence has fewer query tiles
     if (!begins) {
       item.slot = 2 * block;
-      left.slot_state = ends ? 1 : 2;
     } else if (!ends) {
       item.slot = 2 * block + 1;
       left.sequence = sequence;
+      left.num_slots = 1 + div_up(tiles - item.num_tiles, walk.per_part);
     }
     return true;
   }

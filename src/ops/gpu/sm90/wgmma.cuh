@@ -1,9 +1,8 @@
-// Hopper's warpgroup matrix product as inline PTX: 64 rows of A, in registers or
-// shared memory, times B in shared memory under the 128-byte swizzle, float32 sums in registers.
+// Hopper's warpgroup matrix product as inline PTX: 64 rows of A times B, both in shared memory
+// under the 128-byte swizzle, float32 sums in registers.
 //
-// Fragments, of thread i of the warpgroup (warp w = i / 32, lane l = i % 32):
-//   A, 64 x 16: a[0] row 16w + l/4, columns 2(l%4), +1; a[1] row + 8; a[2], a[3] columns + 8
-//   D, 64 x N:  d[4g], d[4g+1] row 16w + l/4, columns 8g + 2(l%4), +1; d[4g+2], d[4g+3] row + 8
+// Sums, 64 x N, of thread i of the warpgroup (warp w = i / 32, lane l = i % 32):
+//   d[4g], d[4g+1] row 16w + l/4, columns 8g + 2(l%4), +1; d[4g+2], d[4g+3] row + 8
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,15 @@ namespace eyrie::ops::gpu {
 // (chunk ^ row % 8). K-major (a row is one row of A or one column of B): `stride` bytes from 8 rows
 // to the next 8. MN-major (a row is one k): `stride` from 8 k to the next 8, `leading` from 64
 // columns to the next 64.
-__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading,
-                                                      uint32_t stride) {
-  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{leading >> 4} << 16 |
-         uint64_t{stride >> 4} << 32 | uint64_t{1} << 62;
+struct Matrix {
+  uint32_t low, high;
+  // The matrix that begins `bytes` further on: a sum of 32 bits, which stays in uniform registers.
+  __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
+    return uint64_t{low + bytes / 16} | uint64_t{high} << 32;
+  }
+};
+__device__ __forceinline__ Matrix matrix_at(uint32_t address, uint32_t leading, uint32_t stride) {
+  return {(address & 0x3ffffu) >> 4 | leading >> 4 << 16, stride >> 4 | 1u << 30};
 }
 
 __device__ __forceinline__ void wgmma_fence() {
@@ -40,18 +44,6 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
 // clang-format off
 #define EYRIE_WGMMA_N32(type)                                                                      \
   asm volatile(                                                                                    \
-      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %21, 0;\n"                               \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {"                             \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                                         \
-      "%12, %13, %14, %15}, "                                                                      \
-      "{%16, %17, %18, %19}, %20, accumulate, 1, 1, 0;\n}\n"                                       \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),                    \
-        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),                  \
-        "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                                         \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
-
-#define EYRIE_WGMMA_SHARED_N32(type)                                                               \
-  asm volatile(                                                                                    \
       "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %18, 0;\n"                               \
       "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {"                             \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                                         \
@@ -62,22 +54,17 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
         "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                                         \
       : "l"(a), "l"(b), "r"(accumulate))
 
-#define EYRIE_WGMMA_N256(type)                                                                     \
+#define EYRIE_WGMMA_N128(type)                                                                     \
   asm volatile(                                                                                    \
-      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %133, 0;\n"                              \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {"                            \
+      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"                               \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {"                            \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                                         \
       "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "                               \
       "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "                               \
       "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                               \
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "                               \
-      "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "                               \
-      "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "                               \
-      "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                               \
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "                       \
-      "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, "                   \
-      "%120, %121, %122, %123, %124, %125, %126, %127}, "                                          \
-      "{%128, %129, %130, %131}, %132, accumulate, 1, 1, 1;\n}\n"                                  \
+      "%60, %61, %62, %63}, "                                                                      \
+      "%64, %65, accumulate, 1, 1, 0, 1;\n}\n"                                                     \
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),                    \
         "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),                  \
         "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),              \
@@ -88,52 +75,30 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
         "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),              \
         "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),              \
         "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),              \
-        "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]),              \
-        "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),              \
-        "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),              \
-        "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),              \
-        "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]),              \
-        "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),              \
-        "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]),            \
-        "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]),        \
-        "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),        \
-        "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),        \
-        "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]),        \
-        "+f"(d[126]), "+f"(d[127])                                                                 \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
+        "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                                         \
+      : "l"(a), "l"(b), "r"(accumulate))
 // clang-format on
 
-// d += a · b (d = a · b where accumulate is 0). N 32: B is K-major; N 256: MN-major.
+// d += a · b (d = a · b where accumulate is 0). A is K-major; B is K-major for N 32, MN-major for
+// N 128.
 template <bool kF16>
-__device__ __forceinline__ void wgmma_n32(float (&d)[16], const uint32_t (&a)[4], uint64_t b,
-                                          int accumulate) {
+__device__ __forceinline__ void wgmma_n32(float (&d)[16], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (kF16) {
     EYRIE_WGMMA_N32("f16");
   } else {
     EYRIE_WGMMA_N32("bf16");
   }
 }
-// With A in shared memory too, K-major.
 template <bool kF16>
-__device__ __forceinline__ void wgmma_n32(float (&d)[16], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void wgmma_n128(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (kF16) {
-    EYRIE_WGMMA_SHARED_N32("f16");
+    EYRIE_WGMMA_N128("f16");
   } else {
-    EYRIE_WGMMA_SHARED_N32("bf16");
-  }
-}
-template <bool kF16>
-__device__ __forceinline__ void wgmma_n256(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
-                                           int accumulate) {
-  if constexpr (kF16) {
-    EYRIE_WGMMA_N256("f16");
-  } else {
-    EYRIE_WGMMA_N256("bf16");
+    EYRIE_WGMMA_N128("bf16");
   }
 }
 
 #undef EYRIE_WGMMA_N32
-#undef EYRIE_WGMMA_SHARED_N32
-#undef EYRIE_WGMMA_N256
+#undef EYRIE_WGMMA_N128
 
 }  // namespace eyrie::ops::gpu
