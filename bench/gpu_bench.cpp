@@ -118,6 +118,7 @@ int main(int argc, char** argv) {
   try {
     eyrie::bench::GpuBench bench(argc > 1 ? argv[1] : "");
     eyrie::bench::bench_plain_ops(bench);
+    eyrie::bench::bench_linears(bench);
     bench.print();
     return 0;
   } catch (const eyrie::Error& error) {

@@ -49,5 +49,6 @@ class GpuBench {
 };
 
 void bench_plain_ops(GpuBench& bench);
+void bench_linears(GpuBench& bench);
 
 }  // namespace eyrie::bench

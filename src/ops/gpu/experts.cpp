@@ -14,11 +14,12 @@ namespace {
 // Rows of one pass: what lies between the products takes (top_k + 1) · (H + I) · 2 bytes a token.
 constexpr int64_t kPassTokens = 4096;
 
-// How many tokens of an expert are multiplied at once. More share a pass over its weights; fewer
-// cost less arithmetic where most experts have one or two.
+// How many tokens of an expert are multiplied at once: by blocks of few rows, so that a token or
+// two keep all of the device busy; by what most experts have; or, in long prompts, as many as
+// possible.
 int32_t tile_tokens(int64_t num_pairs, int64_t num_experts, int64_t num_tokens, bool fixed_order) {
-  if (num_tokens <= 8) return 8;
-  if (fixed_order || num_pairs <= 6 * num_experts) return 16;
+  if (num_tokens <= 2 && !fixed_order) return 8;
+  if (num_pairs <= 16 * num_experts || fixed_order) return 16;
   return kMaxTokenTile;
 }
 
@@ -50,26 +51,30 @@ void experts_pass(const Ctx& ctx, const ExpertsArgs& a) {
   auto* const tiles = arena.array<TokenTile>(max_tiles);
   auto* const token_of = arena.array<int32_t>(num_positions);
   auto* const position_of = arena.array<int32_t>(num_pairs);
-  launch_sort({.ids = a.ids.data<int32_t>(),
-               .num_tokens = T,
-               .top_k = top_k,
-               .num_experts = num_experts,
-               .shared = shared_goes_along,
-               .tile_tokens = tile,
-               .tiles = tiles,
-               .num_tiles = counters + 2,
-               .next_task = counters,
-               .token_of = token_of,
-               .position_of = position_of},
-              ctx.stream);
+  launch_sort(
+      {.ids = a.ids.data<int32_t>(),
+       .num_tokens = T,
+       .top_k = top_k,
+       .num_experts = num_experts,
+       .gate_up = reinterpret_cast<const PackedMatrix*>(a.gate_up.table),
+       .down = reinterpret_cast<const PackedMatrix*>(a.down.table),
+       .has_shared = shared_goes_along,
+       .shared_gate_up = shared_goes_along ? packed_matrix(*a.shared_gate_up) : PackedMatrix{},
+       .shared_down = shared_goes_along ? packed_matrix(*a.shared_down) : PackedMatrix{},
+       .tile_tokens = tile,
+       .tiles = tiles,
+       .num_tiles = counters + 2,
+       .next_task = counters,
+       .token_of = token_of,
+       .position_of = position_of},
+      ctx.stream);
 
-  const auto product = [&](const WeightSpan& weights, const PreparedWeight* shared) {
-    Multiply m = multiply_of(weights[0]);
-    m.matrices = reinterpret_cast<const PackedMatrix*>(weights.table);
-    m.num_matrices = num_experts;
-    if (shared_goes_along) m.matrix = packed_matrix(*shared);
+  const auto product = [&](const PreparedWeight& like, int32_t which) {
+    Multiply m = multiply_of(like);
     m.tiles = tiles;
+    m.which = which;
     m.num_tiles = counters + 2;
+    m.next_task = counters + which;
     m.max_tiles = max_tiles;
     m.tile_tokens = tile;
     m.fixed_order = ctx.deterministic;
@@ -77,21 +82,19 @@ void experts_pass(const Ctx& ctx, const ExpertsArgs& a) {
   };
   const Tensor act = arena.empty(DType::kBF16, {num_positions, width});
   const Tensor y = arena.empty(DType::kBF16, {num_positions, hidden});
-  Multiply gate_up = product(a.gate_up, a.shared_gate_up);
+  Multiply gate_up = product(a.gate_up[0], 0);
   gate_up.paired = true;
   gate_up.x = x.raw();
   gate_up.x_stride = x.stride(0);
   gate_up.x_rows = token_of;
   gate_up.out = act.raw();
   gate_up.out_stride = width;
-  gate_up.next_task = counters;
   multiply(gate_up, ctx.stream);
-  Multiply down = product(a.down, a.shared_down);
+  Multiply down = product(a.down[0], 1);
   down.x = act.raw();
   down.x_stride = width;
   down.out = y.raw();
   down.out_stride = hidden;
-  down.next_task = counters + 1;
   multiply(down, ctx.stream);
 
   Tensor shared;

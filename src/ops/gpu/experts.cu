@@ -38,6 +38,11 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(Sort a) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   start_dependents();
   if (thread < kMaxSortedExperts) counts[thread] = 0;
+  PackedMatrix gate_up{}, down{};  // the thread's expert's
+  if (thread < a.num_experts) {
+    gate_up = a.gate_up[thread];
+    down = a.down[thread];
+  }
   __syncthreads();
   wait_for_inputs();
   if (thread < 2) a.next_task[thread] = 0;
@@ -50,20 +55,22 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(Sort a) {
   const int32_t count = thread < a.num_experts ? counts[thread] : 0;
   int32_t total, num_tiles;
   const int32_t first = scan(count, warps, &total);
-  const int32_t shared_tiles = a.shared ? (a.num_tokens + a.tile_tokens - 1) / a.tile_tokens : 0;
+  const int32_t shared_tiles =
+      a.has_shared ? (a.num_tokens + a.tile_tokens - 1) / a.tile_tokens : 0;
   const int32_t tile =
       shared_tiles + scan((count + a.tile_tokens - 1) / a.tile_tokens, warps, &num_tiles);
   if (thread < kMaxSortedExperts) places[thread] = first;
   for (int32_t i = 0; i * a.tile_tokens < count; ++i) {
     const int32_t left = count - i * a.tile_tokens;
-    a.tiles[tile + i] = {thread, first + i * a.tile_tokens,
-                         left < a.tile_tokens ? left : a.tile_tokens, 0};
+    a.tiles[tile + i] = {
+        first + i * a.tile_tokens, left < a.tile_tokens ? left : a.tile_tokens, {gate_up, down}};
   }
   // The shared expert first: its tiles are the fullest.
   for (int32_t i = thread; i < shared_tiles; i += kSortThreads) {
     const int32_t left = a.num_tokens - i * a.tile_tokens;
-    a.tiles[i] = {a.num_experts, num_pairs + i * a.tile_tokens,
-                  left < a.tile_tokens ? left : a.tile_tokens, 0};
+    a.tiles[i] = {num_pairs + i * a.tile_tokens,
+                  left < a.tile_tokens ? left : a.tile_tokens,
+                  {a.shared_gate_up, a.shared_down}};
   }
   if (thread == 0) *a.num_tiles = shared_tiles + num_tiles;
   __syncthreads();
@@ -76,7 +83,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(Sort a) {
     }
     a.position_of[i] = place;
   }
-  if (a.shared) {
+  if (a.has_shared) {
     for (int32_t t = thread; t < a.num_tokens; t += kSortThreads) a.token_of[num_pairs + t] = t;
   }
 }

@@ -1,9 +1,10 @@
 // What the kernels of linear layers and experts are given: raw device pointers and sizes. The .cu
 // files hold kernels and launch functions, the .cpp files fill these structs from ops' arguments.
 //
-// How weights lie. BF16 is row-major, rows padded to a multiple of 16 and `stride` elements apart.
-// Every other encoding is cut into tiles of 16 rows x `unit` inputs (128 of four bits, 64 of
-// eight), tile after tile along the inputs, so that a row tile is one contiguous stream:
+// How weights lie. BF16 is row-major, rows padded to a multiple of 32 and `stride` elements apart.
+// Every other encoding is cut into groups of 32 rows x `unit` inputs (128 of four bits, 64 of
+// eight), group after group along the inputs, so that a row group is one contiguous stream; a group
+// is two tiles of 16 rows, one unit each:
 //
 //   unit = 1024 bytes of codes, then its scales
 //     codes   [half][lane][16 bytes]: lane = 4·g + t of a warp holds row g + 8·half; a word of four
@@ -31,6 +32,7 @@ namespace eyrie::ops::gpu {
 enum class Layout : int32_t { kBF16, kMxfp4, kNvfp4, kInt4, kFp8, kFp8Block };
 constexpr int kNumLayouts = 6;
 constexpr int kRowTile = 16;
+constexpr int kRowGroup = 32;
 
 EYRIE_HOST_DEVICE constexpr int unit_inputs(Layout layout) {
   return layout == Layout::kBF16 || layout == Layout::kFp8 || layout == Layout::kFp8Block ? 64
@@ -85,7 +87,7 @@ struct PackWeight {
   uint8_t* to;
   float* row_scale;  // of the whole packed matrix; nullptr where the layout has none
   int64_t first_row;
-  int64_t stride;  // BF16: elements from row to row; else units of a row tile
+  int64_t stride;  // BF16: elements from row to row; else units of a row group
 };
 void launch_pack(const PackWeight& args, void* stream);
 
@@ -94,20 +96,19 @@ void launch_pack(const PackWeight& args, void* stream);
 // Tokens are taken in groups of at most this many by the widest kernel.
 constexpr int kMaxTokenTile = 64;
 
-// A run of activation rows that meet one matrix.
+// A run of activation rows that meet one expert: its matrices gate/up and down.
 struct TokenTile {
-  int32_t matrix;
   int32_t begin;  // first position
   int32_t count;
-  int32_t reserved;
+  PackedMatrix matrices[2];
 };
 
 // out[p, :] = x[x_rows ? x_rows[p] : p, :] · matrixᵀ for the positions p of each tile; or, paired,
 // out[p, i] = silu(sum of row i) · (sum of row i + rows / 2), rows / 2 outputs.
 struct Multiply {
   Layout layout;
-  const PackedMatrix* matrices;  // [num_matrices], on the device
-  PackedMatrix matrix;           // what tiles beyond them meet
+  const PackedMatrix* matrices;  // [num_matrices], on the device; nullptr: `matrix` alone
+  PackedMatrix matrix;
   int64_t rows, inputs;
   int64_t stride;  // as in PackWeight
   bool paired;
@@ -122,11 +123,14 @@ struct Multiply {
   // Tiles made on the device (tile_tokens is their largest count), walked by blocks that draw tasks
   // from *next_task; or, with tiles == nullptr, num_matrices x positions 0 … num_tokens.
   const TokenTile* tiles;
+  int32_t which;         // of a tile's matrices
+  bool tiles_are_there;  // the kernel before was a Hopper one over the same tiles
   const int32_t* num_tiles;
   int32_t* next_task;
   int64_t max_tiles;
   int64_t num_matrices, num_tokens;
   int32_t tile_tokens;
+  int32_t splits;    // blocks that share a matrix's inputs; 0: the kernel chooses
   bool fixed_order;  // the result of a row never depends on how many rows there are
 };
 
@@ -135,20 +139,23 @@ bool can_multiply_sm90(const Multiply& args);
 void launch_multiply_sm90(const Multiply& args, void* stream);
 // The twin that any GPU runs.
 void launch_multiply_generic(const Multiply& args, void* stream);
-// to[r, :] = row r as bf16, `to_stride` elements apart: for libraries that take plain matrices.
+// to[r, :] = row r as bf16, `to_stride` elements apart (a multiple of 8, at least the inputs): for
+// libraries that take plain matrices.
 void launch_unpack(const PackedMatrix& matrix, Layout layout, int64_t rows, int64_t inputs,
                    int64_t stride, void* to, int64_t to_stride, void* stream);
 
 // ---- experts ------------------------------------------------------------------------------------
 
 // Sorts the pairs (token, slot) by expert: positions 0 … of which token_of says the token,
-// position_of the pair's place (-1: no expert). With `shared`, positions first_shared + t follow
-// for token t under matrix num_experts. Tiles of at most tile_tokens positions; resets the two task
-// counters.
+// position_of the pair's place (-1: no expert). With a shared expert, positions tokens · top_k + t
+// follow for token t. Tiles of at most tile_tokens positions; resets the two task counters.
 struct Sort {
   const int32_t* ids;  // [tokens, top_k], -1: none
   int32_t num_tokens, top_k, num_experts;
-  bool shared;
+  const PackedMatrix* gate_up;  // [num_experts], on the device
+  const PackedMatrix* down;
+  bool has_shared;
+  PackedMatrix shared_gate_up, shared_down;
   int32_t tile_tokens;
   TokenTile* tiles;
   int32_t* num_tiles;

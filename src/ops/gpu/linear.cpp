@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string_view>
@@ -11,9 +12,12 @@
 namespace eyrie::ops::gpu {
 namespace {
 
-// A library multiplies plain matrices unless they are small: then launches count, and ours overlap.
-constexpr int64_t kLibraryTokens = 65;
-constexpr int64_t kLibraryBytes = int64_t{8} << 20;
+// Up to so many rows our kernel reads plain matrices as fast as cuBLASLt's do, and its launches
+// overlap; beyond, a library's kernels are better at arithmetic.
+constexpr int64_t kOwnTokens = 16;
+constexpr int64_t kOwnHeadInputs = 256;  // shorter rows are over before our pipeline is full
+constexpr int64_t kUnpackTokens = 128;
+constexpr int64_t kUnpackElements = int64_t{1} << 28;  // half a gigabyte of scratch
 
 bool is_forced(std::string_view name) {
   static const std::string_view forced = [] {
@@ -30,10 +34,7 @@ bool is_free() { return !is_forced("generic") && !is_forced("sm90") && !is_force
 bool can_run_library(const Multiply& m) {
   return m.layout == Layout::kBF16 && m.tiles == nullptr && m.num_matrices == 1 && !m.paired &&
          m.x_rows == nullptr && !m.fixed_order &&
-         (is_forced("cublaslt") ||
-          (is_free() && (m.num_tokens >= kLibraryTokens ||
-                         m.rows * m.stride * int64_t{sizeof(bf16)} >= kLibraryBytes))) &&
-         open_cublaslt();
+         (is_forced("cublaslt") || (is_free() && m.num_tokens > kOwnTokens)) && open_cublaslt();
 }
 bool run_library(const Multiply& m, void* stream) {
   return multiply_cublaslt({.tokens = m.num_tokens,
@@ -81,6 +82,23 @@ Tensor as_bf16(const Ctx& ctx, const Tensor& x) {
   return copy;
 }
 
+// Bytes from matrix to matrix where they are laid out evenly, as weights prepared in turn are; 0
+// where they are not.
+int64_t even_stride(const WeightSpan& weights) {
+  if (weights.size() < 2) return 0;
+  const int64_t step = weights[1].storage.data() - weights[0].storage.data();
+  for (size_t i = 1; i < weights.size(); ++i) {
+    if (weights[i].storage.data() - weights[i - 1].storage.data() != step) return 0;
+  }
+  return std::max<int64_t>(step, 0);
+}
+
+// For many rows a packed matrix is worth decoding first: arithmetic is then all that counts.
+bool is_worth_unpacking(const Multiply& m) {
+  return m.layout != Layout::kBF16 && !m.fixed_order && is_free() &&
+         m.num_tokens >= kUnpackTokens && m.rows * m.inputs <= kUnpackElements && open_cublaslt();
+}
+
 }  // namespace
 
 std::string_view multiply(const Multiply& m, void* stream) {
@@ -114,6 +132,14 @@ void linear(const Ctx& ctx, const LinearArgs& a) {
   m.out_stride = a.out.stride(0);
   m.num_tokens = a.x.dim(0);
   m.fixed_order = ctx.deterministic;
+  if (is_worth_unpacking(m)) {
+    const Tensor plain = ctx.arena->empty(DType::kBF16, {m.rows, m.inputs});
+    launch_unpack(m.matrix, m.layout, m.rows, m.inputs, m.stride, plain.raw(), m.inputs,
+                  ctx.stream);
+    m.layout = Layout::kBF16;
+    m.matrix = {.data = static_cast<const uint8_t*>(plain.raw()), .row_scale = nullptr};
+    m.stride = m.inputs;
+  }
   multiply(m, ctx.stream);
 }
 
@@ -143,6 +169,26 @@ void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
   m.out_matrix_stride = a.out.stride(1);
   m.num_tokens = T;
   m.fixed_order = ctx.deterministic;
+  const int64_t step = even_stride(a.weights);
+  if (m.layout == Layout::kBF16 && step > 0 && !m.fixed_order &&
+      (is_forced("cublaslt") || (is_free() && (T > kOwnTokens || m.inputs < kOwnHeadInputs))) &&
+      multiply_cublaslt({.tokens = T,
+                         .rows = m.rows,
+                         .inputs = m.inputs,
+                         .x = m.x,
+                         .x_stride = m.x_stride,
+                         .w = a.weights[0].storage.data(),
+                         .w_stride = m.stride,
+                         .out = m.out,
+                         .out_stride = m.out_stride,
+                         .out_is_f32 = m.out_is_f32,
+                         .batch = heads,
+                         .x_batch = m.x_matrix_stride,
+                         .w_batch = step / int64_t{sizeof(bf16)},
+                         .out_batch = m.out_matrix_stride},
+                        ctx.stream)) {
+    return;
+  }
   multiply(m, ctx.stream);
 }
 

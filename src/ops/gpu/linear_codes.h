@@ -50,9 +50,10 @@ EYRIE_HOST_DEVICE uint32_t pack_fp8(uint32_t codes) {
 }
 
 // Where the word of row r, inputs k … k + 8 (k a multiple of 8) lies: bytes from the matrix's
-// begin. `stride` units make a row tile. Eight-bit words come in twos.
+// begin. `stride` units make a row group. Eight-bit words come in twos.
 EYRIE_HOST_DEVICE int64_t unit_of(Layout layout, int64_t r, int64_t k, int64_t stride) {
-  return ((r / kRowTile) * stride + k / unit_inputs(layout)) * unit_bytes(layout);
+  const int64_t group_unit = r / kRowGroup * stride + k / unit_inputs(layout);
+  return (group_unit * 2 + r % kRowGroup / kRowTile) * unit_bytes(layout);
 }
 EYRIE_HOST_DEVICE int64_t word_of(Layout layout, int64_t r, int64_t k, int64_t stride) {
   const int64_t row = r % kRowTile, input = k % unit_inputs(layout);

@@ -23,35 +23,47 @@ __device__ __forceinline__ float e4m3_value(uint32_t code) {
   return (code & 0x80u) != 0 ? -magnitude : magnitude;
 }
 
-// Input k of row r of a packed matrix, without the row's scale. Layouts are decoded to the very
-// numbers the tensor-core kernels use (times layout_scale).
-__device__ __forceinline__ float packed_value(const uint8_t* matrix, Layout layout, int64_t r,
-                                              int64_t k, int64_t stride) {
+// Inputs k … k + 7 of row r of a packed matrix (k a multiple of 8), without the row's scale: the
+// very numbers that the tensor-core kernels use (times layout_scale).
+__device__ __forceinline__ void packed_values(const uint8_t* matrix, Layout layout, int64_t r,
+                                              int64_t k, int64_t stride, float (&values)[8]) {
   if (layout == Layout::kBF16) {
-    return to_float(reinterpret_cast<const bf16*>(matrix)[r * stride + k]);
+    load_floats(reinterpret_cast<const bf16*>(matrix) + r * stride + k, values);
+    return;
   }
-  const uint8_t* word = matrix + word_of(layout, r, k, stride);
-  const uint8_t* scales = matrix + unit_of(layout, r, k, stride) + 1024;
+  const uint8_t* const word = matrix + word_of(layout, r, k, stride);
+  const uint8_t* const scales = matrix + unit_of(layout, r, k, stride) + 1024;
   const int64_t row = r % kRowTile, input = k % unit_inputs(layout);
-  const int i = static_cast<int>(k % 8);
   if (unit_inputs(layout) == 64) {
-    const float value = e4m3_value(word[(i & 4) + fp8_byte(i & 3)]);
-    return layout == Layout::kFp8 ? value : value * *reinterpret_cast<const float*>(scales);
+    const uint2 bits = *reinterpret_cast<const uint2*>(word);
+    const float scale = layout == Layout::kFp8 ? 1.0f : *reinterpret_cast<const float*>(scales);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      values[i] = e4m3_value(((i < 4 ? bits.x : bits.y) >> (8 * fp8_byte(i & 3))) & 255u) * scale;
+    }
+    return;
   }
   const uint32_t bits = *reinterpret_cast<const uint32_t*>(word);
   if (layout == Layout::kInt4) {
     const float scale = to_float(reinterpret_cast<const bf16*>(scales)[row * 4 + input / 32]);
-    const auto value = static_cast<float>(static_cast<int>((bits >> int4_bit(i)) & 15u) - 8);
-    return to_float(from_float<bf16>(value * scale));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto code = static_cast<float>(static_cast<int>((bits >> int4_bit(i)) & 15u) - 8);
+      values[i] = to_float(from_float<bf16>(code * scale));
+    }
+    return;
   }
-  const float value = e2m1_value(unpack_fp4(bits, i));
+  float scale;
   if (layout == Layout::kMxfp4) {
     // The multiplier's exponent field without the 94 that layout_scale stands for.
     const uint32_t field = scales[row * 4 + input / 32];
-    return value * e8m0_value(field == 255 ? 255u : field - 94u);
+    scale = e8m0_value(field == 255 ? 255u : field - 94u);
+  } else {
+    const uint32_t code = scales[row * 8 + input / 16];
+    scale = as_float(((code >> 3) + 117u) << 23 | (code & 7u) << 20);
   }
-  const uint32_t scale = scales[row * 8 + input / 16];
-  return value * as_float(((scale >> 3) + 117u) << 23 | (scale & 7u) << 20);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = e2m1_value(unpack_fp4(bits, i)) * scale;
 }
 
 }  // namespace eyrie::ops::gpu

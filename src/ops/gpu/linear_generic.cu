@@ -11,7 +11,9 @@ constexpr int kWarps = 8;
 constexpr int kTokens = 8;
 
 struct Span {
-  int32_t matrix, begin, count;
+  PackedMatrix matrix;
+  int64_t index;  // of the matrix among those of the product
+  int32_t begin, count;
 };
 
 __device__ __forceinline__ void multiply_rows(const Multiply& m, const uint8_t* data, int64_t row,
@@ -19,24 +21,26 @@ __device__ __forceinline__ void multiply_rows(const Multiply& m, const uint8_t* 
                                               float (&sums)[kTokens]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   for (int i = 0; i < kTokens; ++i) sums[i] = 0.0f;
-  for (int64_t k = lane; k < m.inputs; k += kWarpSize) {
-    const float w = packed_value(data, m.layout, row, k, m.stride);
+  // Rows are padded to a multiple of 8 inputs with zeros; activations are not.
+  for (int64_t k = lane * 8; k < m.inputs; k += kWarpSize * 8) {
+    float w[8];
+    packed_values(data, m.layout, row, k, m.stride, w);
+    const int64_t left = m.inputs - k;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-      if (i < count) sums[i] += w * to_float(x[i][k]);
+      if (i >= count) continue;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j < left) sums[i] += w[j] * to_float(x[i][k + j]);
+      }
     }
   }
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) sums[i] = warp_sum(sums[i]);
 }
 
-// Of those in the table.
-__device__ __forceinline__ int64_t matrices_of(const Multiply& m) {
-  return m.matrices == nullptr ? 0 : m.num_matrices;
-}
-
 __device__ __forceinline__ void multiply_span(const Multiply& m, const Span& span, int64_t output) {
-  const PackedMatrix matrix = span.matrix >= matrices_of(m) ? m.matrix : m.matrices[span.matrix];
+  const PackedMatrix matrix = span.matrix;
   const int64_t outputs = m.paired ? m.rows / 2 : m.rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const auto scale_of = [&](int64_t row) {
@@ -49,7 +53,7 @@ __device__ __forceinline__ void multiply_span(const Multiply& m, const Span& spa
     for (int i = 0; i < kTokens; ++i) {
       const int64_t position = span.begin + first + (i < count ? i : 0);
       const int64_t row = m.x_rows == nullptr ? position : m.x_rows[position];
-      x[i] = static_cast<const bf16*>(m.x) + span.matrix * m.x_matrix_stride + row * m.x_stride;
+      x[i] = static_cast<const bf16*>(m.x) + span.index * m.x_matrix_stride + row * m.x_stride;
     }
     float sums[kTokens], ups[kTokens];
     multiply_rows(m, matrix.data, output, x, count, sums);
@@ -61,7 +65,7 @@ __device__ __forceinline__ void multiply_span(const Multiply& m, const Span& spa
       float value = sums[i] * scale_of(output);
       if (m.paired) value = value / (1.0f + __expf(-value)) * (ups[i] * scale_of(output + outputs));
       const int64_t at =
-          span.matrix * m.out_matrix_stride + (span.begin + first + i) * m.out_stride + output;
+          span.index * m.out_matrix_stride + (span.begin + first + i) * m.out_stride + output;
       if (m.out_is_f32) {
         static_cast<float*>(m.out)[at] = value;
       } else {
@@ -80,31 +84,37 @@ __global__ void multiply_generic_kernel(Multiply m) {
   if (m.tiles == nullptr) {
     const auto begin = static_cast<int32_t>(blockIdx.z) * kMaxTokenTile;
     const auto left = static_cast<int32_t>(m.num_tokens) - begin;
-    multiply_span(
-        m, {static_cast<int32_t>(blockIdx.y), begin, left < kMaxTokenTile ? left : kMaxTokenTile},
-        output);
+    const auto index = static_cast<int64_t>(blockIdx.y);
+    multiply_span(m,
+                  {m.matrices == nullptr ? m.matrix : m.matrices[index], index, begin,
+                   left < kMaxTokenTile ? left : kMaxTokenTile},
+                  output);
     return;
   }
   for (int32_t i = static_cast<int32_t>(blockIdx.y); i < *m.num_tiles;
        i += static_cast<int32_t>(gridDim.y)) {
     const TokenTile tile = m.tiles[i];
-    multiply_span(m, {tile.matrix, tile.begin, tile.count}, output);
+    multiply_span(m, {tile.matrices[m.which], 0, tile.begin, tile.count}, output);
   }
 }
 
+// 8 inputs a thread.
 __global__ void unpack_kernel(PackedMatrix matrix, Layout layout, int64_t rows, int64_t inputs,
                               int64_t stride, bf16* to, int64_t to_stride) {
   start_dependents();
   wait_for_inputs();
+  const int64_t packs = (inputs + 7) / 8;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= rows * inputs) return;
-  const int64_t row = i / inputs, k = i % inputs;
+  if (i >= rows * packs) return;
+  const int64_t row = i / packs, k = i % packs * 8;
   const float scale = matrix.row_scale == nullptr ? 1.0f : matrix.row_scale[row];
-  to[row * to_stride + k] =
-      from_float<bf16>(packed_value(matrix.data, layout, row, k, stride) * scale);
+  float values[8];
+  packed_values(matrix.data, layout, row, k, stride, values);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) values[j] *= scale;
+  store_floats(to + row * to_stride + k, values);
 }
 
-// 8 elements a thread where both rows allow it.
 __global__ void round_rows_kernel(bf16* to, int64_t to_stride, const float* from,
                                   int64_t from_stride, int64_t rows, int64_t width) {
   start_dependents();
@@ -136,8 +146,8 @@ void launch_multiply_generic(const Multiply& m, void* stream) {
 
 void launch_unpack(const PackedMatrix& matrix, Layout layout, int64_t rows, int64_t inputs,
                    int64_t stride, void* to, int64_t to_stride, void* stream) {
-  launch("unpacking a weight", unpack_kernel, over(rows * inputs, 256), dim3(256), 0, stream,
-         matrix, layout, rows, inputs, stride, static_cast<bf16*>(to), to_stride);
+  launch("unpacking a weight", unpack_kernel, over(rows * ((inputs + 7) / 8), 256), dim3(256), 0,
+         stream, matrix, layout, rows, inputs, stride, static_cast<bf16*>(to), to_stride);
 }
 
 void launch_round_rows(void* to, int64_t to_stride, const float* from, int64_t from_stride,

@@ -31,13 +31,14 @@ Encoding encoding_of(const formats::WeightFormat& format) {
 bool keeps_encoding(std::span<const formats::Weight> parts) {
   const formats::WeightFormat* format = parts.front().format;
   if (layout_of(*format) == Layout::kBF16) return true;
+  int64_t rows = 0;
   for (const formats::Weight& part : parts) {
     if (part.format != format || part.in % 32 != 0) return false;
     // All rows of a tile share the scale of their block.
-    if (format == &formats::kFp8Block &&
-        (part.out % kRowTile != 0 || part.first_row % kRowTile != 0)) {
+    if (format == &formats::kFp8Block && (rows % kRowTile != 0 || part.first_row % kRowTile != 0)) {
       return false;
     }
+    rows += part.out;
   }
   return true;
 }
@@ -148,9 +149,10 @@ int64_t packed_stride(Layout layout, int64_t inputs) {
 }
 
 size_t packed_bytes(Layout layout, int64_t rows, int64_t inputs) {
-  const int64_t tiles = div_ceil(rows, int64_t{kRowTile}), stride = packed_stride(layout, inputs);
-  return static_cast<size_t>(layout == Layout::kBF16 ? tiles * kRowTile * stride * 2
-                                                     : tiles * stride * unit_bytes(layout));
+  const int64_t padded = align_up(rows, int64_t{kRowGroup}), stride = packed_stride(layout, inputs);
+  return static_cast<size_t>(layout == Layout::kBF16
+                                 ? padded * stride * 2
+                                 : padded / kRowTile * stride * unit_bytes(layout));
 }
 
 bool has_row_scale(Layout layout) { return layout == Layout::kFp8 || layout == Layout::kNvfp4; }
@@ -191,7 +193,7 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> parts,
                       .data = reinterpret_cast<uint8_t*>(prepared.storage.data()),
                       .row_scale = reinterpret_cast<float*>(prepared.storage.data() + scales_at),
                       .stride = packed_stride(layout, prepared.in)};
-  const bool is_padded = prepared.out % kRowTile != 0 || prepared.in % unit_inputs(layout) != 0;
+  const bool is_padded = prepared.out % kRowGroup != 0 || prepared.in % unit_inputs(layout) != 0;
   if (is_padded) fill_bytes(target.data, 0, bytes, ctx.stream);
   int64_t row = 0;
   for (const formats::Weight& part : parts) {

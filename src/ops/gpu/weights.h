@@ -11,7 +11,7 @@ namespace eyrie::ops::gpu {
 
 Layout layout_of(const formats::WeightFormat& format);
 
-// Units of a row tile, or elements from row to row in BF16.
+// Units of a row group, or elements from row to row in BF16.
 int64_t packed_stride(Layout layout, int64_t inputs);
 size_t packed_bytes(Layout layout, int64_t rows, int64_t inputs);
 bool has_row_scale(Layout layout);

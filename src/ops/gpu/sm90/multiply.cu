@@ -57,7 +57,7 @@ bool can_multiply_sm90(const Multiply& m) {
                             m.x_matrix_stride % 8 == 0;
   return is_hopper && x_is_aligned && m.inputs > 0 && m.inputs % 32 == 0 &&
          (m.layout != Layout::kBF16 || m.stride % 8 == 0) &&
-         (!m.paired || m.rows % (2 * kRowTile) == 0);
+         (!m.paired || m.rows % (2 * kRowGroup) == 0);
 }
 
 void launch_multiply_sm90(const Multiply& m, void* stream) {

@@ -1,10 +1,13 @@
-// The product of few activation rows with a weight matrix, as a stream of weights: what decode steps
-// spend their time on. Bytes of weights per second are all that counts here (a matrix of a layer is
-// read once, for 1 … 64 tokens), so:
+// The product of few activation rows with a weight matrix, as a stream of weights: what decode
+// steps spend their time on. Bytes of weights per second are all that counts here (a matrix of a
+// layer is read once, for 1 … 64 tokens), so:
 //
-// - One producer warp a block keeps a ring of stages full by bulk copies (a row tile's units lie
-//   together: 2 to 4 KB a copy) and runs ahead of the arithmetic over the borders of tasks. A stage
-//   holds kKs inputs of kTiles row tiles and of the tokens' activations.
+// - A leading warp a block keeps a ring of stages full and runs ahead of the arithmetic over the
+//   borders of tasks, by bulk copies (a row group's units lie together: 2 to 9 KB a copy; one costs
+//   the copy engine some 60 cycles whatever its size, so that rows of bf16 and of activations,
+//   which are shorter, come 16 bytes a lane instead). A stage holds kKs inputs of kTiles row tiles
+//   and of the tokens' activations; those are the business of one or two following warps, which
+//   alone wait for the kernel before: weights stream in while it still runs.
 // - Eight consumer warps stand in a grid of kWm x kWk: warp (wm, wk) takes row tiles wm and
 //   wm + kWm and the inputs of unit wk of each stage. It turns its codes into bf16 in registers and
 //   multiplies by mma.m16n8k16 with rows of the weight as M and tokens as N: 8 tokens cost what one
@@ -16,10 +19,10 @@
 //
 // So a row's result depends on the matrix and its own activations only, never on other rows.
 //
-// Inputs are permuted within 32: lane t of a group of four takes 8·t … 8·t + 7, the first four in the
-// first mma and the others in the second; weights and activations alike, so that sums do not change
-// and everything is read 16 bytes at a time. Rows of activations are kKs·2 + 64 bytes apart in shared
-// memory: 8 lanes (2 rows x 4) then touch all banks once.
+// Inputs are permuted within 32: lane t of a group of four takes 8·t … 8·t + 7, the first four in
+// the first mma and the others in the second; weights and activations alike, so that sums do not
+// change and everything is read 16 bytes at a time. Rows of activations are kKs·2 + 64 bytes apart
+// in shared memory: 8 lanes (2 rows x 4) then touch all banks once.
 #pragma once
 
 #include "ops/gpu/compat.h"
@@ -28,7 +31,6 @@
 namespace eyrie::ops::gpu::sm90 {
 
 constexpr int kConsumers = 8;
-constexpr int kThreads = (kConsumers + 1) * 32;
 constexpr int kRt = 2;  // row tiles of a warp
 
 // ---- instructions -------------------------------------------------------------------------------
@@ -60,10 +62,17 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
+}
+__device__ __forceinline__ void copy16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Arrives when this thread's copies so far are there.
+__device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -121,8 +130,7 @@ __device__ __forceinline__ uint32_t subtract2(uint32_t a, uint32_t b) {
 }
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                     uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -239,19 +247,28 @@ struct UnitCodes<Layout::kFp8Block> : UnitCodes<Layout::kFp8> {
 
 // ---- shape of the kernel ------------------------------------------------------------------------
 
-template <Layout kLayout_, int kMaxNt_, int kWm_, int kWk_, int kBlocksPerSm_>
+template <Layout kLayout_, int kMaxNt_, int kKu_, int kWm_, int kWk_, int kBlocksPerSm_>
 struct Config {
   static constexpr Layout kLayout = kLayout_;
   static constexpr int kMaxNt = kMaxNt_, kWm = kWm_, kWk = kWk_, kBlocksPerSm = kBlocksPerSm_;
   static_assert(kWm * kWk == kConsumers);
   static constexpr bool kIsPlain = kLayout == Layout::kBF16;
-  static constexpr int kKu = unit_inputs(kLayout);  // inputs of a warp in a stage
+  static constexpr int kKu = kKu_;  // inputs of a warp in a stage
+  static_assert(kIsPlain || kKu == unit_inputs(kLayout));
   static constexpr int kBlocks = kKu / 32;
   static constexpr int kKs = kKu * kWk;  // inputs of a stage
   static constexpr int kTiles = kRt * kWm;
   static constexpr int kXStride = kKs * 2 + 64;
-  static constexpr int kTileBytes = kIsPlain ? kRowTile * kXStride : kWk * unit_bytes(kLayout);
-  static constexpr int kWeightBytes = kTiles * kTileBytes;
+  static constexpr int kGroups = kTiles / 2;  // row groups of a stage
+  static_assert(kWm % 2 == 0);
+  static constexpr int kGroupBytes =
+      kIsPlain ? kRowGroup * kXStride : 2 * kWk * unit_bytes(kLayout);
+  static constexpr int kWeightBytes = kGroups * kGroupBytes;
+  static constexpr int kPieces = kWk > 2 ? 2 : 1;  // copies of a group's part of a stage
+  // Where unit wk of a stage's row tile s lies.
+  static __device__ __forceinline__ uint32_t unit_at(int s, int wk) {
+    return static_cast<uint32_t>(s / 2 * kGroupBytes + (wk * 2 + s % 2) * unit_bytes(kLayout));
+  }
   static constexpr int kStageBytes = kWeightBytes + kMaxNt * 8 * kXStride;
   static constexpr int kReduceBytes = (kWk - 1) * kWm * kRt * 32 * 16;
   static constexpr int kHeadBytes = 1024;  // barriers and tasks
@@ -262,12 +279,18 @@ struct Config {
   // The sums of a split task lie where the stages were.
   static_assert(kWm * kRt * kMaxNt * 512 <= kStages * kStageBytes);
   static constexpr int kSharedBytes = kHeadBytes + kReduceBytes + kStages * kStageBytes;
+
+  static constexpr int kFollowers = kMaxNt > 2 ? 2 : 1;
+  static constexpr int kThreads = (kConsumers + 1 + kFollowers) * 32;
+  // Arrivals that fill a stage: the leader's word, and every lane that copies 16 bytes at a time.
+  static constexpr int kFullArrivals = 1 + 32 * (kFollowers + (kIsPlain ? 1 : 0));
 };
 
 struct Task {
   int32_t matrix, begin, count, row_task;  // count -1: no more tasks
   const float* row_scale;
-  int64_t reserved;
+  int32_t ks;  // of the stage
+  int32_t reserved;
 };
 
 struct Problem {
@@ -277,126 +300,128 @@ struct Problem {
   int32_t token_tiles;  // of a matrix, without device tiles
 };
 
-// ---- producer -----------------------------------------------------------------------------------
-
+// A block's place in its ring of stages.
 template <typename C>
-struct Producer {
-  const Problem& p;
-  uint32_t full, empty, stages;
+struct Ring {
+  uint32_t full, empty, posted, stages;  // shared addresses
   Task* tasks;
-  int lane;
   int slot = 0;
-  uint32_t parity = 1;
-
-  // What a task's copies need, found once.
-  const uint8_t* weights;
-  int row_tile, num_tiles;  // first row tile in slots 0 …; slots that exist
-  const uint8_t* x_rows[C::kMaxNt * 8 > 32 ? 2 : 1];
-  Task task;
-
-  __device__ bool tile_of(int s, int* tile) const {
-    const int rows_per_task = p.m.paired ? C::kWm : C::kTiles;
-    const auto limit = static_cast<int>(p.m.rows + kRowTile - 1) / kRowTile;
-    if (p.m.paired) {
-      const int first = task.row_task * rows_per_task + s % C::kWm;
-      *tile = first + (s / C::kWm) * (limit / 2);
-      return first < limit / 2;
-    }
-    *tile = task.row_task * rows_per_task + s;
-    return *tile < limit;
+  uint32_t parity = 0;
+  __device__ uint32_t barrier(uint32_t of) const { return of + static_cast<uint32_t>(slot) * 8; }
+  __device__ uint32_t stage() const {
+    return stages + static_cast<uint32_t>(slot * C::kStageBytes);
   }
-
-  __device__ void begin(const Task& t, const PackedMatrix& matrix) {
-    task = t;
-    task.row_scale = matrix.row_scale;
-    weights = matrix.data;
-    num_tiles = 0;
-    int tile;
-    for (int s = 0; s < C::kTiles; ++s) num_tiles += tile_of(s, &tile) ? 1 : 0;
-  }
-  // After inputs may be read.
-  __device__ void find_x() {
-    const auto* x = static_cast<const uint8_t*>(p.m.x);
-#pragma unroll
-    for (int i = 0; i < C::kMaxNt * 8; i += 32) {
-      const int token = i + lane;
-      if (token >= task.count) continue;
-      const int64_t position = task.begin + token;
-      const int64_t row = p.m.x_rows == nullptr ? position : p.m.x_rows[position];
-      x_rows[i / 32] = x + 2 * (task.matrix * p.m.x_matrix_stride + row * p.m.x_stride);
-    }
-  }
-
-  __device__ int inputs_of(int ks) const {
-    const auto left = static_cast<int>(p.m.inputs) - ks * C::kKs;
-    return left < C::kKs ? left : C::kKs;
-  }
-  __device__ void expect(int ks) {
-    if (lane != 0) return;
-    const int inputs = inputs_of(ks);
-    const int units = (inputs + C::kKu - 1) / C::kKu;
-    const int tile_bytes =
-        C::kIsPlain ? kRowTile * inputs * 2 : units * unit_bytes(C::kLayout);
-    tasks[slot] = task;
-    barrier_arrive_expecting(full + slot * 8,
-                             static_cast<uint32_t>(num_tiles * tile_bytes + task.count * inputs * 2));
-  }
-  __device__ void copy_weights(int ks) {
-    const uint32_t to = stages + slot * C::kStageBytes;
-    const int inputs = inputs_of(ks);
-    int tile;
-    if constexpr (C::kIsPlain) {
-      for (int r = lane; r < C::kTiles * kRowTile; r += 32) {
-        if (!tile_of(r / kRowTile, &tile)) continue;
-        const int64_t row = tile * kRowTile + r % kRowTile;
-        bulk_copy(to + r * C::kXStride, weights + 2 * (row * p.m.stride + ks * C::kKs),
-                  static_cast<uint32_t>(inputs * 2), full + slot * 8);
-      }
-    } else {
-      const int units = (inputs + C::kKu - 1) / C::kKu;
-      if (lane < C::kTiles && tile_of(lane, &tile)) {
-        bulk_copy(to + lane * C::kTileBytes,
-                  weights + (tile * p.m.stride + ks * C::kWk) * unit_bytes(C::kLayout),
-                  static_cast<uint32_t>(units * unit_bytes(C::kLayout)), full + slot * 8);
-      }
-    }
-  }
-  __device__ void copy_x(int ks) {
-    const uint32_t to = stages + slot * C::kStageBytes + C::kWeightBytes;
-    const int inputs = inputs_of(ks);
-#pragma unroll
-    for (int i = 0; i < C::kMaxNt * 8; i += 32) {
-      const int token = i + lane;
-      if (token >= task.count) continue;
-      bulk_copy(to + token * C::kXStride, x_rows[i / 32] + 2 * ks * C::kKs,
-                static_cast<uint32_t>(inputs * 2), full + slot * 8);
-    }
-  }
-  __device__ void next_slot() {
+  __device__ void advance() {
     if (++slot == C::kStages) {
       slot = 0;
       parity ^= 1;
     }
   }
-  __device__ void fill(int ks) {
-    barrier_wait(empty + slot * 8, parity);
-    expect(ks);
-    __syncwarp();
-    copy_weights(ks);
-    copy_x(ks);
-    next_slot();
-  }
-  __device__ void end() {
-    barrier_wait(empty + slot * 8, parity);
-    if (lane == 0) {
-      tasks[slot].count = -1;
-      barrier_arrive(full + slot * 8);
+};
+
+template <typename C>
+__device__ __forceinline__ int stage_inputs(const Problem& p, int ks) {
+  const auto left = static_cast<int>(p.m.inputs) - ks * C::kKs;
+  return left < C::kKs ? left : C::kKs;
+}
+
+// ---- leader: tasks and weights ------------------------------------------------------------------
+
+template <typename C>
+struct Leader {
+  const Problem& p;
+  Ring<C> ring;
+  int lane;
+  Task task;
+  const uint8_t* weights;
+  int num_groups;  // row groups of the task that exist
+
+  // Row group s of a stage is this one of the matrix.
+  __device__ bool group_of(int s, int* group) const {
+    const auto limit = static_cast<int>(p.m.rows + kRowGroup - 1) / kRowGroup;
+    if (p.m.paired) {
+      const int first = task.row_task * (C::kGroups / 2) + s % (C::kGroups / 2);
+      *group = first + s / (C::kGroups / 2) * (limit / 2);
+      return first < limit / 2;
     }
+    *group = task.row_task * C::kGroups + s;
+    return *group < limit;
+  }
+
+  __device__ void run(const Task& t, const PackedMatrix& matrix, int ks_begin, int ks_end) {
+    task = t;
+    task.row_scale = matrix.row_scale;
+    weights = matrix.data;
+    num_groups = 0;
+    int group;
+    for (int s = 0; s < C::kGroups; ++s) num_groups += group_of(s, &group) ? 1 : 0;
+    for (int ks = ks_begin; ks < ks_end; ++ks) fill(ks);
+  }
+
+  __device__ void fill(int ks) {
+    barrier_wait(ring.barrier(ring.empty), ring.parity ^ 1);
+    const int inputs = stage_inputs<C>(p, ks);
+    const int units = (inputs + C::kKu - 1) / C::kKu;
+    const uint32_t full = ring.barrier(ring.full);
+    if (lane == 0) {
+      task.ks = ks;
+      ring.tasks[ring.slot] = task;
+      barrier_arrive(ring.barrier(ring.posted));
+      if constexpr (C::kIsPlain) {
+        barrier_arrive(full);
+      } else {
+        barrier_arrive_expecting(
+            full, static_cast<uint32_t>(num_groups * 2 * units * unit_bytes(C::kLayout)));
+      }
+    }
+    __syncwarp();
+    int group;
+    if constexpr (C::kIsPlain) {
+      constexpr int kChunks = C::kKs / 8;  // of 16 bytes a row
+      constexpr int kRows = 32 / kChunks;  // a copy of the warp
+      static_assert(kChunks <= 32);
+      const int chunk = lane % kChunks;
+      const int64_t step = 2 * kRows * p.m.stride;
+      for (int s = 0; s < C::kGroups; ++s) {
+        if (!group_of(s, &group) || chunk * 8 >= inputs) continue;
+        const uint8_t* from = weights + 2 * ((group * kRowGroup + lane / kChunks) * p.m.stride +
+                                             ks * C::kKs + chunk * 8);
+        uint32_t to = ring.stage() + s * C::kGroupBytes + lane / kChunks * C::kXStride + chunk * 16;
+#pragma unroll
+        for (int r = 0; r < kRowGroup; r += kRows) {
+          copy16(to, from);
+          to += kRows * C::kXStride;
+          from += step;
+        }
+      }
+      barrier_arrive_after_copies(full);
+    } else if (lane < C::kGroups * C::kPieces && group_of(lane / C::kPieces, &group)) {
+      constexpr int kPieceUnits = C::kWk / C::kPieces;
+      constexpr int kUnitBytes = 2 * unit_bytes(C::kLayout);
+      const int first = lane % C::kPieces * kPieceUnits;
+      const int count = units - first < kPieceUnits ? units - first : kPieceUnits;
+      if (count > 0) {
+        bulk_copy(ring.stage() + lane / C::kPieces * C::kGroupBytes + first * kUnitBytes,
+                  weights + (group * p.m.stride + ks * C::kWk + first) * kUnitBytes,
+                  static_cast<uint32_t>(count * kUnitBytes), full);
+      }
+    }
+    ring.advance();
+  }
+
+  __device__ void end() {
+    barrier_wait(ring.barrier(ring.empty), ring.parity ^ 1);
+    if (lane == 0) {
+      ring.tasks[ring.slot].count = -1;
+      barrier_arrive(ring.barrier(ring.posted));
+      barrier_arrive(ring.barrier(ring.full));
+    }
+    if constexpr (C::kIsPlain) barrier_arrive(ring.barrier(ring.full));
   }
 };
 
-// Without device tiles, task i is row task i / token_tiles … of its matrix and token tile
-// i % token_tiles: blocks that run together read the same weights.
+// Without device tiles, task i is token tile i % token_tiles of row task i / token_tiles …: blocks
+// that run together read the same weights.
 __device__ __forceinline__ Task static_task(const Problem& p, int64_t i) {
   Task task{};
   const auto tile = static_cast<int32_t>(i % p.token_tiles);
@@ -410,68 +435,98 @@ __device__ __forceinline__ Task static_task(const Problem& p, int64_t i) {
 }
 
 template <typename C>
-__device__ __forceinline__ void produce(Producer<C>& producer, int ks_begin, int ks_end) {
-  const Problem& p = producer.p;
-  const auto matrix_of = [&](const Task& task) {
-    const bool is_in_table = p.m.matrices != nullptr && task.matrix < p.m.num_matrices;
-    return is_in_table ? p.m.matrices[task.matrix] : p.m.matrix;
-  };
+__device__ __forceinline__ void lead(Leader<C>& leader, int ks_begin, int ks_end) {
+  const Problem& p = leader.p;
   if (p.m.tiles == nullptr) {
     const int64_t num_tasks = p.m.num_matrices * p.row_tasks * p.token_tiles;
-    const int64_t step = gridDim.x / p.splits;
-    int64_t i = blockIdx.x / p.splits;
-    // Weights are nobody's output: the first ones are fetched while the kernel before still runs.
-    int early = 0;
-    if (i < num_tasks) {
+    for (int64_t i = blockIdx.x / p.splits; i < num_tasks; i += gridDim.x / p.splits) {
       const Task task = static_task(p, i);
-      producer.begin(task, matrix_of(task));
-      const int count = ks_end - ks_begin;
-      early = count < C::kStages ? count : C::kStages;
-      for (int s = 0; s < early; ++s) {
-        producer.expect(ks_begin + s);
-        __syncwarp();
-        producer.copy_weights(ks_begin + s);
-        producer.next_slot();
-      }
-    }
-    wait_for_inputs();
-    if (early > 0) {
-      producer.slot = 0;
-      producer.parity = 1;
-      producer.find_x();
-      for (int s = 0; s < early; ++s) {
-        producer.copy_x(ks_begin + s);
-        producer.next_slot();
-      }
-      for (int ks = ks_begin + early; ks < ks_end; ++ks) producer.fill(ks);
-    }
-    for (i += step; i < num_tasks; i += step) {
-      const Task task = static_task(p, i);
-      producer.begin(task, matrix_of(task));
-      producer.find_x();
-      for (int ks = ks_begin; ks < ks_end; ++ks) producer.fill(ks);
+      leader.run(task, p.m.matrices == nullptr ? p.m.matrix : p.m.matrices[task.matrix], ks_begin,
+                 ks_end);
     }
   } else {
-    wait_for_inputs();
-    const int32_t num_tasks = *p.m.num_tiles * p.row_tasks;
+    // The tiles that gate and up wait for are what down begins with too: its first weights come
+    // while gate and up are still at work. It reads them past the first cache, which may be old.
+    if (!p.m.tiles_are_there) {
+      wait_for_inputs();
+      start_dependents();
+    }
+    // Every block has a first task of its own; the rest are drawn. What a task needs is one read
+    // away: the tile, which may be none when there are fewer tasks than blocks.
     int32_t next = 0;
-    if (producer.lane == 0) next = atomicAdd(p.m.next_task, 1);
+    auto i = static_cast<int32_t>(blockIdx.x);
+    const auto last_tile = static_cast<int32_t>(p.m.max_tiles) - 1;
     while (true) {
-      const int32_t i = __shfl_sync(0xffffffffu, next, 0);
-      if (i >= num_tasks) break;
-      if (producer.lane == 0) next = atomicAdd(p.m.next_task, 1);
-      const TokenTile tile = p.m.tiles[i / p.row_tasks];
+      const int32_t index = i / p.row_tasks;
+      const TokenTile* const tile = p.m.tiles + (index < last_tile ? index : last_tile);
+      const auto* const matrix = reinterpret_cast<const uint64_t*>(&tile->matrices[p.m.which]);
+      const PackedMatrix matrix_of_tile{reinterpret_cast<const uint8_t*>(__ldcg(matrix)),
+                                        reinterpret_cast<const float*>(__ldcg(matrix + 1))};
       Task task{};
-      task.matrix = tile.matrix;
-      task.begin = tile.begin;
-      task.count = tile.count;
+      task.begin = __ldcg(&tile->begin);
+      task.count = __ldcg(&tile->count);
       task.row_task = i % p.row_tasks;
-      producer.begin(task, matrix_of(task));
-      producer.find_x();
-      for (int ks = ks_begin; ks < ks_end; ++ks) producer.fill(ks);
+      const int32_t num_tasks = __ldcg(p.m.num_tiles) * p.row_tasks;
+      if (i >= num_tasks) break;
+      if (leader.lane == 0) next = atomicAdd(p.m.next_task, 1);
+      leader.run(task, matrix_of_tile, ks_begin, ks_end);
+      i = static_cast<int32_t>(gridDim.x) + __shfl_sync(0xffffffffu, next, 0);
     }
   }
-  producer.end();
+  leader.end();
+}
+
+// ---- followers: activations ---------------------------------------------------------------------
+
+template <typename C>
+__device__ __forceinline__ void follow(const Problem& p, Ring<C> ring, int follower, int lane,
+                                       int ks_begin) {
+  // The warp copies kCopies times 32 chunks of 16 bytes of a token, or a chunk a lane of kTokens
+  // tokens; where a token's row begins is found once a task.
+  constexpr int kChunks = C::kKs / 8;
+  constexpr int kCopies = kChunks > 32 ? kChunks / 32 : 1;
+  constexpr int kTokens = kChunks > 32 ? 1 : 32 / kChunks;
+  constexpr int kSteps = C::kMaxNt * 8 / kTokens / C::kFollowers;
+  const int lane_token = lane / kChunks, lane_chunk = lane % kChunks;
+  uint32_t rows[kSteps];  // in chunks
+  wait_for_inputs();
+  while (true) {
+    barrier_wait(ring.barrier(ring.posted), ring.parity);
+    const Task task = ring.tasks[ring.slot];
+    const uint32_t full = ring.barrier(ring.full);
+    if (task.count < 0) {
+      barrier_arrive(full);
+      return;
+    }
+    if (task.ks == ks_begin) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int token = (i * C::kFollowers + follower) * kTokens + lane_token;
+        const int64_t position = task.begin + (token < task.count ? token : 0);
+        const int64_t row = p.m.x_rows == nullptr ? position : p.m.x_rows[position];
+        rows[i] =
+            static_cast<uint32_t>((task.matrix * p.m.x_matrix_stride + row * p.m.x_stride) / 8);
+      }
+    }
+    const int inputs = stage_inputs<C>(p, task.ks);
+    const uint32_t to = ring.stage() + C::kWeightBytes;
+    const auto* const from =
+        static_cast<const uint8_t*>(p.m.x) + 2 * (static_cast<int64_t>(task.ks) * C::kKs);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int token = (i * C::kFollowers + follower) * kTokens + lane_token;
+#pragma unroll
+      for (int c = 0; c < kCopies; ++c) {
+        const int chunk = c * 32 + lane_chunk;
+        if (token < task.count && chunk * 8 < inputs) {
+          copy16(to + token * C::kXStride + chunk * 16,
+                 from + int64_t{16} * (rows[i] + static_cast<uint32_t>(chunk)));
+        }
+      }
+    }
+    barrier_arrive_after_copies(full);
+    ring.advance();
+  }
 }
 
 // ---- consumers ----------------------------------------------------------------------------------
@@ -482,8 +537,7 @@ __device__ __forceinline__ void consume(uint32_t stage, int wm, int wk, int lane
   const int g = lane / 4, t = lane % 4;
   const uint32_t x = stage + C::kWeightBytes + wk * C::kKu * 2 + g * C::kXStride + t * 16;
   if constexpr (C::kIsPlain) {
-    const uint32_t w =
-        stage + (wm * kRowTile + g) * C::kXStride + wk * C::kKu * 2 + t * 16;
+    const uint32_t w = stage + (wm * kRowTile + g) * C::kXStride + wk * C::kKu * 2 + t * 16;
 #pragma unroll
     for (int j = 0; j < C::kBlocks; ++j) {
       if (!kWhole && j >= blocks) break;
@@ -510,8 +564,7 @@ __device__ __forceinline__ void consume(uint32_t stage, int wm, int wk, int lane
     UnitCodes<C::kLayout> codes[kRt];
 #pragma unroll
     for (int rt = 0; rt < kRt; ++rt) {
-      codes[rt].load(
-          stage + (wm + rt * C::kWm) * C::kTileBytes + wk * unit_bytes(C::kLayout), lane);
+      codes[rt].load(stage + C::unit_at(wm + rt * C::kWm, wk), lane);
     }
     float unit_sums[kRt][kScaled ? kNt : 1][4];
     if constexpr (kScaled) {
@@ -568,8 +621,8 @@ __device__ __forceinline__ void store(const Problem& p, const Task& task, int wm
   const auto put = [&](int64_t row, int i, float value) {
     const int token = nt * 8 + 2 * t + (i & 1);
     if (token >= task.count) return;
-    const int64_t at = task.matrix * p.m.out_matrix_stride +
-                       (task.begin + token) * p.m.out_stride + row;
+    const int64_t at =
+        task.matrix * p.m.out_matrix_stride + (task.begin + token) * p.m.out_stride + row;
     if (p.m.out_is_f32) {
       static_cast<float*>(p.m.out)[at] = value;
     } else {
@@ -602,12 +655,9 @@ __device__ __forceinline__ void store(const Problem& p, const Task& task, int wm
 template <typename C>
 struct Consumer {
   const Problem& p;
-  uint32_t full, empty, stages;
-  const Task* tasks;
+  Ring<C> ring;
   float4* reduce;
   int warp, lane;
-  int slot = 0;
-  uint32_t parity = 0;
 
   __device__ int wm() const { return warp % C::kWm; }
   __device__ int wk() const { return warp / C::kWm; }
@@ -618,8 +668,8 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kRt * kNt * 4; ++i) acc[i / (kNt * 4)][i / 4 % kNt][i % 4] = 0.0f;
     for (int ks = ks_begin; ks < ks_end; ++ks) {
-      barrier_wait(full + slot * 8, parity);
-      const uint32_t stage = stages + slot * C::kStageBytes;
+      barrier_wait(ring.barrier(ring.full), ring.parity);
+      const uint32_t stage = ring.stage();
       const int left = static_cast<int>(p.m.inputs) - ks * C::kKs - wk() * C::kKu;
       if (left >= C::kKu) {
         consume<C, kNt, true>(stage, wm(), wk(), lane, C::kBlocks, acc);
@@ -627,11 +677,8 @@ struct Consumer {
         consume<C, kNt, false>(stage, wm(), wk(), lane, left / 32, acc);
       }
       __syncwarp();
-      if (lane == 0) barrier_arrive(empty + slot * 8);
-      if (++slot == C::kStages) {
-        slot = 0;
-        parity ^= 1;
-      }
+      if (lane == 0) barrier_arrive(ring.barrier(ring.empty));
+      ring.advance();
     }
     finish<kNt>(task, acc);
   }
@@ -652,7 +699,7 @@ struct Consumer {
               make_float4(c[0], c[1], c[2], c[3]);
         }
       }
-      named_barrier(1 + wm(), kGroup);
+      if constexpr (C::kWk > 1) named_barrier(1 + wm(), kGroup);
       if (wk() == 0) {
 #pragma unroll
         for (int other = 0; other < C::kWk - 1; ++other) {
@@ -676,7 +723,7 @@ struct Consumer {
           }
         }
       }
-      named_barrier(1 + wm(), kGroup);
+      if constexpr (C::kWk > 1) named_barrier(1 + wm(), kGroup);
     }
     if (p.splits > 1) join_splits<kNt>(task);
   }
@@ -692,8 +739,7 @@ struct Consumer {
   __device__ void join_splits(const Task& task) {
     cluster_barrier();
     const auto rank = static_cast<int>(cluster_rank());
-    for (int piece = rank + p.splits * warp; piece < C::kWm * kNt;
-         piece += p.splits * kConsumers) {
+    for (int piece = rank + p.splits * warp; piece < C::kWm * kNt; piece += p.splits * kConsumers) {
       const int of_wm = piece / kNt, nt = piece % kNt;
       float sums[kRt][4] = {};
       for (int other = 0; other < p.splits; ++other) {
@@ -716,21 +762,22 @@ struct Consumer {
 // ---- kernel -------------------------------------------------------------------------------------
 
 template <typename C>
-__global__ void __launch_bounds__(kThreads, C::kBlocksPerSm) multiply_kernel(const Problem p) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) multiply_kernel(const Problem p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t full = shared_address(shared);
-  const uint32_t empty = full + C::kStages * 8;
-  auto* tasks = reinterpret_cast<Task*>(shared + 256);
-  auto* reduce = reinterpret_cast<float4*>(shared + C::kHeadBytes);
-  const uint32_t stages = full + C::kHeadBytes + C::kReduceBytes;
-  static_assert(2 * 8 * C::kStages <= 256 && 256 + C::kStages * sizeof(Task) <= C::kHeadBytes);
+  constexpr int kBarriers = C::kStages * 8;
+  const uint32_t head = shared_address(shared);
+  const Ring<C> ring{head, head + kBarriers, head + 2 * kBarriers,
+                     head + C::kHeadBytes + C::kReduceBytes, reinterpret_cast<Task*>(shared + 256)};
+  static_assert(3 * kBarriers <= 256 && 256 + C::kStages * sizeof(Task) <= C::kHeadBytes);
 
-  start_dependents();
+  // The product of gate and up lets its successor begin once the tiles are there (lead()).
+  if (p.m.tiles == nullptr || p.m.tiles_are_there) start_dependents();
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::kStages; ++s) {
-      barrier_init(full + s * 8, 1);
-      barrier_init(empty + s * 8, kConsumers);
+    for (uint32_t s = 0; s < C::kStages; ++s) {
+      barrier_init(ring.full + s * 8, C::kFullArrivals);
+      barrier_init(ring.empty + s * 8, kConsumers);
+      barrier_init(ring.posted + s * 8, 1);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -742,19 +789,24 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerSm) multiply_kernel(con
   const int rank = p.splits > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int ks_begin = num_ks * rank / p.splits, ks_end = num_ks * (rank + 1) / p.splits;
 
-  if (warp == kConsumers) {
-    Producer<C> producer{p, full, empty, stages, tasks, lane};
-    produce(producer, ks_begin, ks_end);
+  if (warp >= kConsumers) {
+    if (warp == kConsumers) {
+      Leader<C> leader{p, ring, lane, {}, nullptr, 0};
+      lead(leader, ks_begin, ks_end);
+    } else {
+      follow<C>(p, ring, warp - kConsumers - 1, lane, ks_begin);
+    }
     if (p.splits > 1) {  // one task a block: the barriers of its consumers
+      __syncwarp();
       cluster_barrier();
       cluster_barrier();
     }
     return;
   }
-  Consumer<C> consumer{p, full, empty, stages, tasks, reduce, warp, lane};
+  Consumer<C> consumer{p, ring, reinterpret_cast<float4*>(shared + C::kHeadBytes), warp, lane};
   while (true) {
-    barrier_wait(full + consumer.slot * 8, consumer.parity);
-    const Task task = tasks[consumer.slot];
+    barrier_wait(consumer.ring.barrier(ring.full), consumer.ring.parity);
+    const Task task = ring.tasks[consumer.ring.slot];
     if (task.count < 0) break;
     if (task.count <= 8) {
       consumer.template run<1>(task, ks_begin, ks_end);
@@ -796,15 +848,16 @@ void launch_config(const Multiply& m, void* stream) {
     // Splits depend on the matrix alone, so that sums have one order for any number of tokens.
     const int64_t stages = (m.inputs + C::kKs - 1) / C::kKs;
     const int64_t matrix_tasks = m.num_matrices * p.row_tasks;
-    for (int splits = 8; splits > 1; splits /= 2) {
-      if (stages < 2 * splits) continue;
-      const int fit = max_clusters(reinterpret_cast<const void*>(multiply_kernel<C>), kThreads,
-                                   C::kSharedBytes, splits);
-      if (matrix_tasks <= fit) {
+    for (int splits = 8; splits > 1 && m.splits == 0; splits /= 2) {
+      if (stages < 2 * splits || matrix_tasks * splits > 2 * num_multiprocessors() * 7 / 8)
+        continue;
+      if (matrix_tasks <= max_clusters(reinterpret_cast<const void*>(multiply_kernel<C>),
+                                       C::kThreads, C::kSharedBytes, splits)) {
         p.splits = splits;
         break;
       }
     }
+    if (m.splits > 0) p.splits = m.splits;
     blocks = p.splits > 1 ? num_tasks * p.splits : num_tasks < slots ? num_tasks : slots;
   }
   if (blocks == 0) return;
@@ -816,7 +869,7 @@ void launch_config(const Multiply& m, void* stream) {
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = attributes;
@@ -826,21 +879,36 @@ void launch_config(const Multiply& m, void* stream) {
                 "multiply");
 }
 
-// Four-bit and eight-bit weights are decoded by arithmetic, which wants two blocks a multiprocessor;
-// bf16 wants memory in flight. Up to 16 tokens a task share narrow stages; more, wide ones.
+// The kernel for tasks of up to kNt · 8 tokens. Up to 8, blocks are short, so that there are enough
+// of them for a token alone; more share the tokens' activations among more rows. Two blocks a
+// multiprocessor decode while the other waits.
+template <Layout kLayout, int kNt>
+void launch_for(const Multiply& m, void* stream) {
+  constexpr int kUnit = unit_inputs(kLayout);
+  if constexpr (kNt == 8) {
+    constexpr bool kIsPlain = kLayout == Layout::kBF16;
+    launch_config<Config<kLayout, 8, kUnit, kIsPlain ? 4 : 8, kIsPlain ? 2 : 1, 1>>(m, stream);
+  } else if constexpr (kLayout == Layout::kBF16) {
+    launch_config<Config<kLayout, kNt, 32, 2, 4, 2>>(m, stream);
+  } else if constexpr (kNt == 1) {
+    launch_config<Config<kLayout, 1, kUnit, 2, 4, 2>>(m, stream);
+  } else {
+    launch_config<Config<kLayout, kNt, kUnit, 8, 1, kNt == 2 ? 2 : 1>>(m, stream);
+  }
+}
+
 template <Layout kLayout>
 void launch_layout(const Multiply& m, void* stream) {
-  constexpr int kNarrowBlocks = kLayout == Layout::kBF16 ? 1 : 2;
   const int64_t largest =
       m.tiles != nullptr || m.tile_tokens < m.num_tokens ? m.tile_tokens : m.num_tokens;
-  if (m.fixed_order || largest <= 16) {
-    if (!m.fixed_order && largest <= 8) {
-      launch_config<Config<kLayout, 1, 2, 4, kNarrowBlocks>>(m, stream);
-    } else {
-      launch_config<Config<kLayout, 2, 2, 4, kNarrowBlocks>>(m, stream);
-    }
+  if (m.fixed_order || (largest > 8 && largest <= 16)) {
+    launch_for<kLayout, 2>(m, stream);
+  } else if (largest <= 8) {
+    launch_for<kLayout, 1>(m, stream);
+  } else if (largest <= 32) {
+    launch_for<kLayout, 4>(m, stream);
   } else {
-    launch_config<Config<kLayout, 8, 4, 2, 1>>(m, stream);
+    launch_for<kLayout, 8>(m, stream);
   }
 }
 
