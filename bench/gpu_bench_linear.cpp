@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <random>
 
 #include "bench/gpu_bench.h"
