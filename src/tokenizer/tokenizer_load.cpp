@@ -277,8 +277,8 @@ Tokenizer Tokenizer::load(const std::string& dir) {
 Tokenizer Tokenizer::bytes_only() {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
-  return Tokenizer(std::make_unique<Impl>(tokens, std::vector<ControlToken>{},
-                                          std::vector<TokenId>{}));
+  return Tokenizer(
+      std::make_unique<Impl>(tokens, std::vector<ControlToken>{}, std::vector<TokenId>{}));
 }
 
 }  // namespace eyrie
