@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What drafts bring at each concurrency: no draft, every fixed length, and lengths that size themselves.
 
-All servers are up at once and take turns, at every concurrency and in every round, so that a machine that slows
-down slows them all; the table shows medians of output tokens per second. The answers must be the same everywhere.
+Servers start one after the other, are all up at once and take turns, so that a machine that slows down slows them
+all. Beside every run with drafts there is one without, right before or right after it; the table shows medians of
+output tokens per second and, in brackets, medians of the ratios of such pairs. The answers must be the same everywhere.
 
     tools/speculation.py                                   nano in MXFP4, BF16 draft, prompts of nano-mix
+    tools/speculation.py --out f.json                      again with --append f.json: more rounds for the same table
     tools/speculation.py --also fp8,ngram                  more columns that size themselves
     tools/speculation.py --mini                            mini, dummy weights, synthetic acceptance 3.62
 """
@@ -37,7 +39,8 @@ def arguments():
     parser.add_argument("--concurrency", default="1,4,16,64")
     parser.add_argument("--prompts", type=int, default=2, help="per client; at least 24 in all")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", help="a file for all results as JSON")
+    parser.add_argument("--out", help="a file for all results as JSON, rewritten after every round")
+    parser.add_argument("--append", help="--out, and the rounds already in that file count too")
     return parser.parse_args()
 
 
@@ -125,22 +128,34 @@ def columns(args):
     return out
 
 
+def ratio(results, name, other, concurrency):
+    """The median over rounds; the runs without drafts are `none beside NAME`, the others' partners are of one round."""
+    partners = results[f"none beside {name}" if other == "none" else other, concurrency]
+    return statistics.median(a["output_throughput"] / b["output_throughput"]
+                             for a, b in zip(results[name, concurrency], partners))
+
+
 def table(args, results, concurrencies):
     speed = {key: statistics.median(one["output_throughput"] for one in runs) for key, runs in results.items()}
-    names = list(dict.fromkeys(name for name, _ in results))
+    names = [name for name in dict.fromkeys(name for name, _ in results) if not name.startswith("none beside ")]
+    for c in concurrencies:
+        every = [run for name, at in results if name.startswith("none beside ") and at == c for run in results[name, at]]
+        speed["none", c] = statistics.median(run["output_throughput"] for run in every)
 
     def line(cells):
         print("| " + " | ".join(cells) + " |")
 
     line(["output tok/s"] + [f"C={c}" for c in concurrencies])
     line([":--"] + ["--:"] * len(concurrencies))
+    line(["none"] + [f"{speed['none', c]:.0f}" for c in concurrencies])
     for name in names:
-        line([name] + [f"{speed[name, c]:.0f} ({speed[name, c] / speed['none', c]:.2f}×)" for c in concurrencies])
-    fixed = {c: max((n for n in names if n.startswith("K=")), key=lambda n: speed[n, c]) for c in concurrencies}
+        line([name] + [f"{speed[name, c]:.0f} ({ratio(results, name, 'none', c):.2f}×)" for c in concurrencies])
+    fixed = {c: max((n for n in names if n.startswith("K=")), key=lambda n: ratio(results, n, "none", c))
+             for c in concurrencies}
     for name in (n for n in names if n.startswith("adaptive")):
         if name != "adaptive, n-gram":
             line([f"{name} / best fixed length"] +
-                 [f"{speed[name, c] / speed[fixed[c], c]:.2f} ({fixed[c]})" for c in concurrencies])
+                 [f"{ratio(results, name, fixed[c], c):.2f} ({fixed[c]})" for c in concurrencies])
         cells = []
         for c in concurrencies:
             sizing = [run["eyrie"].get("draft_sizing") for run in results[name, c]]
@@ -154,7 +169,7 @@ def table(args, results, concurrencies):
     if args.mini:
         return
     for c in concurrencies:
-        prints = {run["eyrie"]["answers_fingerprint"] for name in names for run in results[name, c]}
+        prints = {run["eyrie"]["answers_fingerprint"] for (_, at), runs in results.items() if at == c for run in runs}
         print(f"\nC={c}: " + ("all answers are the same" if len(prints) == 1 else "ANSWERS DIFFER"))
 
 
@@ -163,25 +178,33 @@ def main():
     if args.mini:
         args.target, args.draft = "models/kimi-k2.5-mini", "models/kimi-k2.5-mini-eagle3"
     concurrencies = [int(c) for c in args.concurrency.split(",")]
-    servers = [Server(args, name, config) for name, config in columns(args).items()]
-    results = {(server.name, c): [] for server in servers for c in concurrencies}
+    out = args.append or args.out
+    results = {}
+    if args.append and pathlib.Path(args.append).exists():
+        for row in json.loads(pathlib.Path(args.append).read_text()):
+            results[row["column"], row["concurrency"]] = row["runs"]
+    servers = []
     try:
-        for server in servers:
-            server.wait()
+        for name, config in columns(args).items():
+            servers.append(Server(args, name, config))
+            servers[-1].wait()
+        none, *others = servers
         for turn in range(args.rounds):
             for c in concurrencies:
-                # To and fro, so that nobody always goes first.
-                for server in servers if turn % 2 == 0 else reversed(servers):
-                    results[server.name, c].append(measure(args, server, c))
+                # To and fro, so that nobody always goes first, neither of a pair nor of them all.
+                for server in others if turn % 2 == 0 else reversed(others):
+                    for one in (none, server) if turn % 2 == 0 else (server, none):
+                        column = one.name if one is server else f"none beside {server.name}"
+                        results.setdefault((column, c), []).append(measure(args, one, c))
             print(f"\nAfter {turn + 1} of {args.rounds} rounds:\n")
             table(args, results, concurrencies)
             sys.stdout.flush()
+            if out:
+                rows = [{"column": name, "concurrency": c, "runs": runs} for (name, c), runs in results.items()]
+                pathlib.Path(out).write_text(json.dumps(rows, indent=1) + "\n")
     finally:
         for server in servers:
             server.stop()
-    if args.out:
-        rows = [{"column": name, "concurrency": c, "runs": runs} for (name, c), runs in results.items()]
-        pathlib.Path(args.out).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

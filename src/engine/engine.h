@@ -97,8 +97,7 @@ class Engine {
   void publish_pending();
   void end_turn();
   void note_rows(const sched::StepPlan& plan, Clock::time_point now);
-  void note_times(const sched::StepPlan& plan, const runtime::StepOutput& output,
-                  Clock::time_point start);
+  void note_times(const sched::StepPlan& plan, const runtime::StepOutput& output);
   void take_extras(const sched::StepPlan& plan, const runtime::StepOutput& output);
   void publish_event(const sched::SequenceEvent& event, const runtime::RowExtras& extras,
                      Clock::time_point now);

@@ -158,7 +158,7 @@ void Engine::step(const sched::StepPlan& plan) {
     in_flight_ = false;
   }
   const runtime::StepOutput& output = runner_->finish();
-  if (draft_sizer_.has_value()) note_times(plan, output, start);
+  if (draft_sizer_.has_value()) note_times(plan, output);
   CHECK_EQ(output.rows.size(), plan.rows.size());
   CHECK_EQ(output.extras.size(), plan.rows.size());
   take_extras(plan, output);
@@ -188,14 +188,15 @@ void Engine::publish_pending() {
   pending_.clear();
 }
 
-// What the runner measured, and the time since its last step that went by outside of it.
-void Engine::note_times(const sched::StepPlan& plan, const runtime::StepOutput& output,
-                        Clock::time_point start) {
+// What the runner measured, and all the rest of the time since its last step.
+void Engine::note_times(const sched::StepPlan& plan, const runtime::StepOutput& output) {
   step_times_ = output.times;
+  const Clock::time_point now = Clock::now();
   if (executed_at_ != Clock::time_point{}) {
-    step_times_.other_seconds = seconds_between(executed_at_, start);
+    step_times_.other_seconds =
+        std::max(0.0, seconds_between(executed_at_, now) - step_times_.total_seconds());
   }
-  executed_at_ = Clock::now();
+  executed_at_ = now;
   int64_t num_tokens = 0;
   bool only_decoding = true;
   for (size_t i = 0; i < plan.rows.size(); ++i) {

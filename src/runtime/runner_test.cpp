@@ -242,14 +242,13 @@ TEST(RunnerTest, APauseLosesNoDraft) {
   class Pause final : public sched::DraftPolicy {
    public:
     explicit Pause(bool pauses) : pauses_(pauses) {}
-    void choose(std::span<sched::DraftSeat> seats, int32_t) override {
+    void choose(std::span<sched::DraftSeat> seats) override {
       for (sched::DraftSeat& seat : seats) {
         const bool none = pauses_ && seat.num_remaining > 60;
         seat.num_drafts = none ? 0 : std::min(seat.max_drafts, seat.num_remaining > 60 ? 0 : 6);
       }
     }
     bool follows_always() const override { return !pauses_; }
-    bool follows_prompts() const override { return !pauses_; }
     void note_verified(sched::DraftRecord&, int32_t num_drafts, int32_t num_accepted) override {
       log.push_back({num_drafts, num_accepted});
     }

@@ -22,6 +22,9 @@ constexpr float kFadeOfOne = 0.97F;
 constexpr double kFadeAStep = 0.999;
 // Nothing is certain, or a full record would never be questioned.
 constexpr double kMost = 0.995;
+// The best to hope for, and after how many trials of a sequence hope ends.
+constexpr double kBestHope = 0.97;
+constexpr float kKnownTrials = 4;
 
 }  // namespace
 
@@ -56,6 +59,13 @@ double Acceptance::conditional(const DraftRecord& record, int32_t position) cons
              (kPriorOfOne + static_cast<double>(record.tried[j]));
   }
   return std::min(chance, kMost);
+}
+
+double Acceptance::hopeful(const DraftRecord& record, int32_t position) const {
+  const auto j = static_cast<size_t>(position);
+  const bool known = j < record.tried.size() && record.tried[j] >= kKnownTrials;
+  const double expected = conditional(record, position);
+  return known ? expected : std::max(expected, kBestHope);
 }
 
 void Acceptance::note(DraftRecord& record, int32_t num_drafts, int32_t num_accepted) {

@@ -15,6 +15,8 @@ class Acceptance {
   explicit Acceptance(int32_t num_positions);
 
   double conditional(const DraftRecord& record, int32_t position) const;
+  // What it may be at best: nearly all drafts are right, where this sequence has hardly tried.
+  double hopeful(const DraftRecord& record, int32_t position) const;
   double of_everybody(int32_t position) const { return means_[static_cast<size_t>(position)]; }
   // A step went by: what holds for everybody is a little less certain.
   void forget_a_little();

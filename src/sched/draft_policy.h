@@ -25,7 +25,9 @@ struct StepTimes {
   };
   std::vector<DraftPass> passes;
   int32_t num_sequences = 0;  // that sampled
-  double other_seconds = 0;   // schedule, update, publish: everything outside the runner
+  // Of the time since the last step ended, all that is not above: schedule, update, publish; 0
+  // when there was nothing to do in between.
+  double other_seconds = 0;
 
   void clear() {
     passes.clear();
@@ -43,6 +45,7 @@ struct StepTimes {
 struct DraftRecord {
   std::vector<float> tried, accepted;  // by position in the draft, fading; empty: nothing yet
   int32_t num_behind = 0;              // positions the draft model has not taken in
+  int32_t num_trial_steps = 0;         // for so many more steps the policy tries something out
 };
 
 // A sequence that samples in the step being planned, and wants to know how many drafts to propose
@@ -59,13 +62,10 @@ class DraftPolicy {
  public:
   virtual ~DraftPolicy() = default;
 
-  // Answers every seat. num_other_tokens: tokens of this step that belong to no seat (prompt
-  // chunks).
-  virtual void choose(std::span<DraftSeat> seats, int32_t num_other_tokens) = 0;
-  // Whether the draft model takes positions in at once when it proposes nothing after them: any,
-  // or those of a prompt chunk that does not sample.
+  // Answers every seat.
+  virtual void choose(std::span<DraftSeat> seats) = 0;
+  // Whether the draft model takes positions in at once when it proposes nothing after them.
   virtual bool follows_always() const = 0;
-  virtual bool follows_prompts() const = 0;
   // A sequence verified drafts.
   virtual void note_verified(DraftRecord& record, int32_t num_drafts, int32_t num_accepted) = 0;
   virtual void note_finished(int32_t num_generated) = 0;

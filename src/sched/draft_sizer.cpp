@@ -10,11 +10,21 @@ namespace {
 
 // Drafts must promise this much more than none: the costs are not known better.
 constexpr double kClearlyMore = 1.02;
-// Of the time goes to exploring, at most; and a depth is known after so many trials.
-constexpr double kExploreShare = 0.01;
-constexpr float kKnownTrials = 4;
-// If drafts were this good and still did not pay, there is nothing to find out.
-constexpr double kBestHope = 0.97;
+// Trials may lose this share of the time, more while this many tokens were made, and some tokens'
+// time ahead of it. One is thought of every eighth step; its steps cost this share of one at least,
+// and this share is nothing to choose by.
+constexpr double kTrialShare = 0.01;
+constexpr double kEarlyShare = 0.02;
+constexpr int64_t kEarly = 1000;
+constexpr double kCredit = 2;
+constexpr int64_t kTrialEvery = 8;
+constexpr double kLeastLoss = 0.02;
+constexpr double kSmallLoss = 0.3;
+constexpr double kSeldom = 1;
+constexpr double kFirst = 1e30;
+// Of a trial's steps the first do not count yet.
+constexpr int32_t kTrialSteps = 5;
+constexpr int32_t kUnsettled = 2;
 // Drafts that are nearly never reached are not considered.
 constexpr double kLeastSurvival = 0.02;
 // How slowly means over finished sequences move.
@@ -22,8 +32,13 @@ constexpr double kSequenceRate = 0.05;
 
 }  // namespace
 
+double DraftSizer::cost(const CostCurve& curve, double rows, Outlook outlook) {
+  return outlook == Outlook::kHoped ? curve.hopeful_at(rows) : curve.at(rows);
+}
+
 DraftSizer::DraftSizer(const DraftSizerConfig& config)
     : max_drafts_(config.num_speculative_tokens),
+      draft_always_follows_(config.draft_always_follows),
       costs_(config.costs),
       acceptance_(config.num_speculative_tokens) {
   CHECK_GE(max_drafts_, 1);
@@ -46,37 +61,49 @@ void DraftSizer::begin_cycle(std::span<const DraftSeat> seats) {
   }
 }
 
-double DraftSizer::seconds_of(const Cycle& cycle) const {
+double DraftSizer::seconds_of(const Cycle& cycle, Outlook outlook) const {
   const double n = num_seats_ + cycle.num_drafts;
-  double seconds =
-      costs_.forward.at(n) + costs_.head.at(n) + costs_.other.at(num_seats_) + cycle.pass_seconds;
-  if (cycle.followed > 0) seconds += costs_.follow.at(cycle.followed);
+  double seconds = cost(costs_.forward, n, outlook) + cost(costs_.head, n, outlook) +
+                   cost(costs_.other, num_seats_, outlook) + cycle.pass_seconds;
+  if (cycle.followed > 0) seconds += cost(costs_.follow, cycle.followed, outlook);
   return std::max(seconds, 1e-9);
 }
 
-// Entries the draft has to take in first, for each token that the sequence will still generate.
-double DraftSizer::missed_entries(const DraftSeat& seat) const {
-  const double missed = seat.record->num_behind + seat.num_known - 1;
-  return missed / std::max(1.0, std::min<double>(seat.num_remaining, mean_generated_));
+// Entries the draft has to take in before it can follow.
+int32_t DraftSizer::num_missed(const DraftSeat& seat) const {
+  return draft_always_follows_ ? 0 : seat.record->num_behind + seat.num_known - 1;
 }
 
-void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double missed) {
+// The same for each token that the sequence will still generate.
+double DraftSizer::missed_entries(const DraftSeat& seat) const {
+  return num_missed(seat) / std::max(1.0, std::min<double>(seat.num_remaining, mean_generated_));
+}
+
+void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double missed,
+                           Outlook outlook) {
   const auto pass_seconds = [&](int32_t rows) {
     if (rows == 0) return 0.0;
-    return costs_.guess.at(rows) + (depth > 0 ? costs_.chain.at(rows) : 0.0);
+    return cost(costs_.guess, rows, outlook) +
+           (depth > 0 ? cost(costs_.chain, rows, outlook) : 0.0);
   };
   int32_t& rows = depth_counts_[static_cast<size_t>(depth)];
   cycle.pass_seconds += pass_seconds(rows + 1) - pass_seconds(rows);
   ++rows;
   ++cycle.num_drafts;
   cycle.tokens += survival;
-  cycle.followed += ((depth == 0 ? 1 : 0) + survival) * (1 + missed);
+  const bool begins = depth == 0 && !draft_always_follows_;
+  cycle.followed += ((begins ? 1 : 0) + survival) * (1 + missed);
+}
+
+DraftSizer::Cycle DraftSizer::empty_cycle() {
+  std::ranges::fill(depth_counts_, 0);
+  const double n = num_seats_;
+  return {.tokens = n, .followed = draft_always_follows_ ? n : 0};
 }
 
 DraftSizer::Cycle DraftSizer::plain_cycle() {
-  std::ranges::fill(depth_counts_, 0);
-  Cycle cycle{.tokens = static_cast<double>(num_seats_)};
-  cycle.seconds = seconds_of(cycle);
+  Cycle cycle = empty_cycle();
+  cycle.seconds = seconds_of(cycle, Outlook::kExpected);
   return cycle;
 }
 
@@ -91,17 +118,18 @@ DraftSizer::Cycle DraftSizer::try_equal_lengths(std::span<const DraftSeat> seats
     for (size_t i = 0; i < seats.size(); ++i) {
       if (seats[i].max_drafts < length) continue;
       add_draft(cycle, length - 1, survival_[i * K + static_cast<size_t>(length) - 1],
-                missed_entries(seats[i]));
+                missed_entries(seats[i]), Outlook::kExpected);
     }
-    cycle.seconds = seconds_of(cycle);
+    cycle.seconds = seconds_of(cycle, Outlook::kExpected);
     if (cycle.rate() > best.rate()) {
       best = cycle;
       best_length = length;
     }
     // The account is of decoding alone: nothing missed.
     Cycle steady = cycle;
-    steady.followed = cycle.num_drafts > 0 ? cycle.tokens : 0;
-    equal_rates_[static_cast<size_t>(length)] = cycle.tokens / seconds_of(steady);
+    if (cycle.num_drafts > 0) steady.followed = cycle.tokens;
+    equal_rates_[static_cast<size_t>(length)] =
+        cycle.tokens / seconds_of(steady, Outlook::kExpected);
   }
   return best;
 }
@@ -126,8 +154,8 @@ DraftSizer::Cycle DraftSizer::try_prefixes(std::span<const DraftSeat> seats, siz
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const Candidate& candidate = candidates_[i];
     add_draft(cycle, candidate.depth, static_cast<double>(candidate.survival),
-              missed_entries(seats[static_cast<size_t>(candidate.seat_idx)]));
-    cycle.seconds = seconds_of(cycle);
+              missed_entries(seats[static_cast<size_t>(candidate.seat_idx)]), Outlook::kExpected);
+    cycle.seconds = seconds_of(cycle, Outlook::kExpected);
     if (cycle.rate() > best.rate()) {
       best = cycle;
       best_prefix = i + 1;
@@ -136,11 +164,11 @@ DraftSizer::Cycle DraftSizer::try_prefixes(std::span<const DraftSeat> seats, siz
   return best;
 }
 
-void DraftSizer::choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/) {
+void DraftSizer::choose(std::span<DraftSeat> seats) {
   if (seats.empty()) return;
   acceptance_.forget_a_little();
   begin_cycle(seats);
-  const double plain_rate = plain_cycle().rate();
+  const Cycle plain = plain_cycle();
   int32_t length = 0;
   Cycle best = try_equal_lengths(seats, length);
   size_t prefix = 0;
@@ -148,8 +176,8 @@ void DraftSizer::choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/
   const bool equal = best.rate() > by_survival.rate();
   if (!equal) best = by_survival;
   for (DraftSeat& seat : seats) seat.num_drafts = 0;
-  if (best.rate() < kClearlyMore * plain_rate) {
-    best = plain_cycle();
+  if (best.rate() < kClearlyMore * plain.rate()) {
+    best = plain;
   } else if (equal) {
     for (DraftSeat& seat : seats) seat.num_drafts = std::min(length, seat.max_drafts);
   } else {
@@ -157,68 +185,141 @@ void DraftSizer::choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/
       ++seats[static_cast<size_t>(candidates_[i].seat_idx)].num_drafts;
     }
   }
-  explore(seats, best);
+  try_out(seats, best);
 }
 
-// One more draft for the sequence where it is cheapest to learn something, when the allowance pays
-// for what it is expected to lose.
-void DraftSizer::explore(std::span<DraftSeat> seats, const Cycle& chosen) {
-  allowance_ += kExploreShare * chosen.seconds;
-  std::ranges::fill(depth_counts_, 0);
-  const auto missed_by = [](const DraftSeat& seat) {
-    return seat.num_drafts > 0 ? 0 : seat.record->num_behind + seat.num_known - 1;
-  };
-  size_t target = seats.size();
+void DraftSizer::try_out(std::span<DraftSeat> seats, const Cycle& chosen) {
+  const double credit = kCredit * chosen.seconds / num_seats_;
+  const double share = num_seat_steps_ < kEarly ? kEarlyShare : kTrialShare;
+  // Saved for one trial, not for a storm of them.
+  allowance_ = num_choices_ == 0
+                   ? credit
+                   : std::min(allowance_ + share * chosen.seconds, std::max(best_loss_, credit));
+  num_seat_steps_ += num_seats_;
+  if (find_trial(seats)) {
+    go_on_trying(seats, chosen);
+  } else if (num_choices_ % kTrialEvery == 0) {
+    choose_trial(seats, chosen);
+  }
+  ++num_choices_;
+}
+
+// Seats whose trial goes on.
+bool DraftSizer::find_trial(std::span<const DraftSeat> seats) {
+  on_trial_.resize(seats.size());
+  for (size_t i = 0; i < seats.size(); ++i) on_trial_[i] = seats[i].record->num_trial_steps > 0;
+  return std::ranges::count(on_trial_, 1) > 0;
+}
+
+// Pays for the next step of a trial, by costs as they are known by then.
+void DraftSizer::go_on_trying(std::span<DraftSeat> seats, const Cycle& chosen) {
+  allowance_ -= trial_loss(seats, trial_length_, chosen);
+  for (size_t i = 0; i < seats.size(); ++i) {
+    if (!on_trial_[i]) continue;
+    --seats[i].record->num_trial_steps;
+    seats[i].num_drafts = std::min(trial_length_, seats[i].max_drafts);
+  }
+}
+
+// Of all lengths the one with the best hope for what its first step is expected to lose, if it has
+// any; it is waited for until the allowance pays.
+void DraftSizer::choose_trial(std::span<DraftSeat> seats, const Cycle& chosen) {
+  put_on_trial(seats);
+  double best_value = 0;
+  best_loss_ = 0;
+  for (int32_t length = 0; length <= max_drafts_; ++length) {
+    bool differs = false;
+    for (size_t i = 0; i < seats.size(); ++i) {
+      differs |= on_trial_[i] && std::min(length, seats[i].max_drafts) != seats[i].num_drafts;
+    }
+    if (!differs) continue;
+    const double gain = trial_cycle(seats, length, Outlook::kHoped).rate() / chosen.rate() - 1;
+    // What no drafts cost is asked again and again, whatever is thought of it, for never to be
+    // slower than that is the promise; a whole trial is saved for.
+    const bool must =
+        length == 0 && num_seat_steps_ > kEarly && costs_.forward.times_seen(num_seats_) < kSeldom;
+    if (gain <= 0 && !must) continue;
+    const double loss = (must ? kTrialSteps : 1) * trial_loss(seats, length, chosen);
+    const double value = must ? kFirst : gain / (loss + kSmallLoss * chosen.seconds);
+    if (value <= best_value) continue;
+    best_value = value;
+    best_loss_ = loss;
+    trial_length_ = length;
+  }
+  if (best_value <= 0 || best_loss_ > allowance_) return;
+  for (size_t i = 0; i < seats.size(); ++i) {
+    if (on_trial_[i]) seats[i].record->num_trial_steps = kTrialSteps;
+  }
+  go_on_trying(seats, chosen);
+}
+
+// The seats that draft, and of the others the one whose draft has least to take in.
+void DraftSizer::put_on_trial(std::span<const DraftSeat> seats) {
+  on_trial_.assign(seats.size(), 0);
+  size_t nearest = seats.size();
+  for (size_t i = 0; i < seats.size(); ++i) {
+    if (seats[i].num_drafts > 0) {
+      on_trial_[i] = 1;
+    } else if (seats[i].max_drafts > 0 &&
+               (nearest == seats.size() || num_missed(seats[i]) < num_missed(seats[nearest]))) {
+      nearest = i;
+    }
+  }
+  if (nearest < seats.size()) on_trial_[nearest] = 1;
+}
+
+// With `length` drafts for the seats on trial.
+DraftSizer::Cycle DraftSizer::trial_cycle(std::span<const DraftSeat> seats, int32_t length,
+                                          Outlook outlook) {
+  const auto K = static_cast<size_t>(max_drafts_);
+  Cycle cycle = empty_cycle();
   for (size_t i = 0; i < seats.size(); ++i) {
     const DraftSeat& seat = seats[i];
-    for (int32_t depth = 0; depth < seat.num_drafts; ++depth) {
-      ++depth_counts_[static_cast<size_t>(depth)];
+    const int32_t num_drafts = on_trial_[i] ? std::min(length, seat.max_drafts) : seat.num_drafts;
+    const bool hopes = outlook == Outlook::kHoped && on_trial_[i];
+    double survival = 1;
+    for (int32_t depth = 0; depth < num_drafts; ++depth) {
+      survival = hopes ? survival * acceptance_.hopeful(*seat.record, depth)
+                       : static_cast<double>(survival_[i * K + static_cast<size_t>(depth)]);
+      add_draft(cycle, depth, survival, hopes ? missed_entries(seat) : 0, outlook);
     }
-    const auto next = static_cast<size_t>(seat.num_drafts);
-    if (seat.num_drafts >= seat.max_drafts) continue;
-    if (next < seat.record->tried.size() && seat.record->tried[next] >= kKnownTrials) continue;
-    if (target == seats.size() || missed_by(seat) < missed_by(seats[target])) target = i;
   }
-  if (target == seats.size()) return;
+  cycle.seconds = seconds_of(cycle, outlook);
+  return cycle;
+}
 
-  DraftSeat& seat = seats[target];
-  const auto K = static_cast<size_t>(max_drafts_);
-  const int32_t depth = seat.num_drafts;
-  const auto survival_at = [&](int32_t d) {
-    return d < 0 ? 1.0 : static_cast<double>(survival_[target * K + static_cast<size_t>(d)]);
-  };
-
-  // The loss of one draft, all that was missed counted at once.
-  Cycle tried = chosen;
-  tried.followed += missed_by(seat);
-  add_draft(tried, depth, survival_at(depth), 0);
-  const double loss = seconds_of(tried) - chosen.seconds - survival_at(depth) / chosen.rate();
-
-  // What it could bring at best, to any depth.
-  Cycle hoped = chosen;
-  bool possible = false;
-  double survival = survival_at(depth - 1);
-  --depth_counts_[static_cast<size_t>(depth)];
-  for (int32_t d = depth; d < seat.max_drafts && !possible; ++d) {
-    survival *= kBestHope;
-    add_draft(hoped, d, survival, depth == 0 ? missed_entries(seat) : 0);
-    possible = hoped.tokens / seconds_of(hoped) > chosen.rate();
+// Seconds that a step of the trial is expected to lose; what its seats missed counts at once.
+double DraftSizer::trial_loss(std::span<const DraftSeat> seats, int32_t length,
+                              const Cycle& chosen) {
+  const Cycle expected = trial_cycle(seats, length, Outlook::kExpected);
+  double loss = expected.seconds - expected.tokens / chosen.rate();
+  int32_t missed = 0;
+  for (size_t i = 0; i < seats.size(); ++i) {
+    if (on_trial_[i] && length > 0 && seats[i].num_drafts == 0) missed += num_missed(seats[i]);
   }
-  if (!possible) return;
-  if (allowance_ >= loss) {
-    allowance_ -= std::max(loss, 0.0);
-    ++seat.num_drafts;
+  if (missed > 0) {
+    loss += costs_.follow.at(expected.followed + missed) - costs_.follow.at(expected.followed);
   }
-  // Saved for one trial, not for a storm of them.
-  allowance_ = std::min(allowance_, std::max(loss, 0.0));
+  return std::max(loss, kLeastLoss * chosen.seconds);
 }
 
 void DraftSizer::note_finished(int32_t num_generated) {
   mean_generated_ += kSequenceRate * (num_generated - mean_generated_);
 }
 
+// Whether the steps before this one were of its kind, with drafts to verify or without; prompts
+// come in between where they come.
+bool DraftSizer::settled(const StepTimes& times, bool only_decoding) {
+  const bool verifies = times.num_logits > times.num_sequences;
+  if (verifies != verified_drafts_ && (verifies || only_decoding)) {
+    verified_drafts_ = verifies;
+    num_alike_ = 0;
+  }
+  return num_alike_++ >= kUnsettled;
+}
+
 void DraftSizer::note_step(const StepTimes& times, int32_t num_tokens, bool only_decoding) {
-  costs_.observe(times);
+  costs_.observe(times, only_decoding, settled(times, only_decoding));
   if (!only_decoding || num_tokens == 0 || account_.fixed_seconds.empty()) return;
   account_.num_tokens += num_tokens;
   account_.seconds += times.total_seconds();

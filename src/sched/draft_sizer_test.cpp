@@ -4,6 +4,7 @@
 // counted, not timed.
 #include "sched/draft_sizer.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,14 +58,17 @@ const std::vector<Draft> kDrafts = {
     {"sums_and_talk", [](SequenceId id, int32_t) { return id % 2 == 0 ? 0.95 : 0.3; }},
 };
 
+const Draft& draft_named(const std::string& name) {
+  return *std::ranges::find(kDrafts, name, [](const Draft& draft) { return draft.name; });
+}
+
 class FixedDrafts final : public DraftPolicy {
  public:
   explicit FixedDrafts(int32_t length) : length_(length) {}
-  void choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/) override {
+  void choose(std::span<DraftSeat> seats) override {
     for (DraftSeat& seat : seats) seat.num_drafts = std::min(length_, seat.max_drafts);
   }
   bool follows_always() const override { return true; }
-  bool follows_prompts() const override { return true; }
   void note_verified(DraftRecord&, int32_t, int32_t) override {}
   void note_finished(int32_t) override {}
   void note_step(const StepTimes&, int32_t, bool) override {}
@@ -97,6 +101,9 @@ class Clockwork {
 
   // A machine whose measurements scatter by this factor, half of them slower.
   void set_noise(double log_sigma) { noise_ = std::normal_distribution<double>(0, log_sigma); }
+  void set_slowness(double factor) { slowness_ = factor; }
+  // Steps without drafts take so much more right after steps with drafts, and the other way round.
+  void set_coldness(double factor) { coldness_ = factor; }
 
   double serve(DraftPolicy* policy, int64_t num_tokens) {
     scheduler_.set_draft_policy(policy);
@@ -142,7 +149,11 @@ class Clockwork {
       num_drafts_ += row.num_draft_tokens;
     }
     times_.num_rows = plan.num_tokens;
-    times_.forward_seconds = noisy(machine_.forward_seconds(times_.num_rows));
+    const bool verifies = times_.num_logits > times_.num_sequences;
+    num_alike_ = verifies == verified_ ? num_alike_ + 1 : 0;
+    verified_ = verifies;
+    const double coldness = 1 + (coldness_ - 1) * std::exp2(-num_alike_);
+    times_.forward_seconds = noisy(coldness * machine_.forward_seconds(times_.num_rows));
     times_.head_seconds = noisy(machine_.head.seconds(times_.num_logits));
     times_.other_seconds = noisy(machine_.other.seconds(times_.num_sequences));
     const bool has_draft = scheduler_.config().num_speculative_tokens > 0;
@@ -165,7 +176,7 @@ class Clockwork {
     num_generated_ += num_tokens;
   }
 
-  double noisy(double seconds) { return seconds * std::exp(noise_(random_)); }
+  double noisy(double seconds) { return slowness_ * seconds * std::exp(noise_(random_)); }
 
   const Machine machine_;
   Draft draft_;
@@ -174,6 +185,9 @@ class Clockwork {
   std::mt19937_64 random_{20261130};
   std::uniform_real_distribution<double> chance_{0, 1};
   std::normal_distribution<double> noise_{0, 0};
+  double slowness_ = 1, coldness_ = 1;
+  bool verified_ = false;
+  int32_t num_alike_ = 0;
   SequenceId next_id_ = 1;
   std::map<SequenceId, int32_t> behind_;
   std::vector<RowResult> results_;
@@ -194,6 +208,25 @@ StepCosts calibrated(const Machine& machine, double error = 0) {
     costs.follow.set(rows, machine.follow.seconds(rows));
     costs.guess.set(rows, machine.guess.seconds(rows));
     costs.chain.set(rows, machine.chain.seconds(rows) / factor);
+  }
+  return costs;
+}
+
+// A calibration that was disturbed while it measured steps without drafts, or those with them.
+struct Disturbed {
+  const char* name;
+  double plain, drafted;
+};
+
+StepCosts calibrated(const Machine& machine, const Disturbed& disturbed, int32_t concurrency) {
+  StepCosts costs;
+  for (int32_t rows = 1; rows <= 256; rows *= 2) {
+    const double factor = rows <= concurrency ? disturbed.plain : disturbed.drafted;
+    costs.forward.set(rows, machine.forward_seconds(rows) * factor);
+    costs.head.set(rows, machine.head.seconds(rows) * factor);
+    costs.follow.set(rows, machine.follow.seconds(rows) * disturbed.drafted);
+    costs.guess.set(rows, machine.guess.seconds(rows) * disturbed.drafted);
+    costs.chain.set(rows, machine.chain.seconds(rows) * disturbed.drafted);
   }
   return costs;
 }
@@ -223,7 +256,7 @@ class DraftSizerTest : public ::testing::TestWithParam<Case> {
     Clockwork clockwork(param.machine, param.draft, {.concurrency = param.concurrency},
                         policy != nullptr);
     clockwork.set_noise(noise);
-    return clockwork.serve(policy, 3000 + 100 * param.concurrency);
+    return clockwork.serve(policy, (noise > 0 ? 3 : 1) * (3000 + 100 * param.concurrency));
   }
   double best_fixed(double noise = 0) {
     double best = 0;
@@ -260,11 +293,101 @@ TEST_P(DraftSizerTest, ABadCalibrationAndANoisyMachineCostLittle) {
   const double ours = run(&sizer, 0.3);
   const double fixed = best_fixed(0.3);
   EXPECT_GE(ours, 0.95 * plain);
-  EXPECT_GE(ours, 0.9 * fixed);
+  EXPECT_GE(ours, 0.88 * fixed);
 }
 
-const Draft& draft_named(const std::string& name) {
-  return *std::ranges::find(kDrafts, name, [](const Draft& draft) { return draft.name; });
+// A calibration that is wrong by 2.5 is found out within a few hundred tokens of each client;
+// from then on the sizer does as well as one that knew the costs from the start.
+TEST(DraftSizerCourseTest, AWrongCalibrationIsFoundOut) {
+  const std::vector<Disturbed> disturbances = {{"plain too dear", 2.5, 1},
+                                               {"plain too cheap", 0.4, 1},
+                                               {"drafted too dear", 1, 2.5},
+                                               {"drafted too cheap", 1, 0.4}};
+  for (const Machine& machine : kMachines) {
+    for (const char* name : {"excellent", "poor", "sums_and_talk"}) {
+      for (const int32_t concurrency : {1, 4, 16}) {
+        const auto found = [&](const Disturbed& disturbed) {
+          DraftSizer sizer({.num_speculative_tokens = kMostDrafts,
+                            .costs = calibrated(machine, disturbed, concurrency)});
+          Clockwork clockwork(machine, draft_named(name), {.concurrency = concurrency}, true);
+          clockwork.set_noise(0.1);
+          const double first = clockwork.serve(&sizer, 600 * concurrency);
+          return std::pair(first, clockwork.serve(&sizer, 2000 * concurrency));
+        };
+        const auto right = found({"right", 1, 1});
+        for (const Disturbed& disturbed : disturbances) {
+          SCOPED_TRACE(
+              fmt::format("{}, {}, {}, {}", machine.name, name, concurrency, disturbed.name));
+          const auto ours = found(disturbed);
+          EXPECT_GE(ours.second, 0.93 * right.second);
+        }
+      }
+    }
+  }
+}
+
+// The bundled model on two cores: drafts would pay if a step without them always took what it takes
+// after one with them. Among its own kind it is so cheap that they do not.
+TEST(DraftSizerCourseTest, AStepIsJudgedAmongItsOwnKind) {
+  const Machine nano = {"nano",     {.05, .21}, {.03, .01}, {.03, .02},
+                        {.01, .01}, {.01, .02}, {.02, .01}};
+  for (const double disturbed : {1.0, 2.5}) {
+    DraftSizer sizer(
+        {.num_speculative_tokens = kMostDrafts, .costs = calibrated(nano, {"", disturbed, 1}, 1)});
+    const Draft draft = {"nano", [](SequenceId, int32_t) { return 0.85; }};
+    Clockwork clockwork(nano, draft, {.concurrency = 1}, true);
+    clockwork.set_coldness(1.6);
+    clockwork.set_noise(0.1);
+    clockwork.serve(&sizer, 500);
+    const double ours = clockwork.serve(&sizer, 3000);
+    Clockwork plain(nano, draft, {.concurrency = 1}, false);
+    plain.set_noise(0.1);
+    EXPECT_GE(ours, 0.96 * plain.serve(nullptr, 3000));
+  }
+}
+
+// Seven rows cost twice of what the calibration said: that is news about seven rows.
+TEST(DraftSizerCourseTest, DearDraftsDoNotMakePlainStepsLookDear) {
+  const Machine& calm = kMachines[0];
+  Machine busy = calm;
+  busy.forward = {8, 1};
+  const double truth = busy.forward_seconds(1);
+  StepCosts costs = calibrated(calm);
+  costs.forward.set(1, truth);
+  DraftSizer sizer({.num_speculative_tokens = kMostDrafts, .costs = costs});
+  Clockwork clockwork(busy, draft_named("excellent"), {.concurrency = 1}, true);
+  clockwork.set_noise(0.1);
+  clockwork.serve(&sizer, 500);
+  EXPECT_GT(clockwork.num_drafts(), 300);
+  EXPECT_LT(sizer.costs().forward.at(1) / truth, 1.35);
+  EXPECT_NEAR(sizer.costs().forward.at(7) / busy.forward_seconds(7), 1, 0.15);
+}
+
+// A neighbour takes half of the machine for a while, again and again.
+TEST(DraftSizerCourseTest, AMachineThatSlowsDownIsNoReasonToChange) {
+  for (const Machine& machine : kMachines) {
+    for (const char* name : {"excellent", "poor"}) {
+      for (const int32_t concurrency : {1, 16}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", machine.name, name, concurrency));
+        const auto rate = [&](DraftPolicy* policy) {
+          Clockwork clockwork(machine, draft_named(name), {.concurrency = concurrency},
+                              policy != nullptr);
+          clockwork.set_noise(0.1);
+          for (int i = 0; i < 20; ++i) {
+            clockwork.set_slowness(i % 2 == 0 ? 1 : 2);
+            clockwork.serve(policy, 200 * concurrency);
+          }
+          return 1 / clockwork.seconds();
+        };
+        DraftSizer sizer({.num_speculative_tokens = kMostDrafts, .costs = calibrated(machine)});
+        FixedDrafts six(kMostDrafts), two(2);
+        const double ours = rate(&sizer);
+        EXPECT_GE(ours, 0.94 * rate(nullptr));
+        EXPECT_GE(ours, 0.94 * rate(&six));
+        EXPECT_GE(ours, 0.94 * rate(&two));
+      }
+    }
+  }
 }
 
 // Everything was wrong for a long time, so nothing is drafted any more; then the text changes.
@@ -317,17 +440,34 @@ TEST(DraftSizerCourseTest, TheAccountForetellsFixedLengths) {
   EXPECT_NEAR(foretold(0) / Clockwork(machine, draft, load, false).serve(nullptr, 20000), 1, 0.06);
 }
 
+// Where the draft follows anyway, steps without drafts pay for it too.
+TEST(DraftSizerCourseTest, ADraftThatFollowsAlwaysIsNoSavingWhenItWaits) {
+  const Machine& machine = kMachines[3];
+  const Draft& draft = draft_named("good");
+  const Load load{.concurrency = 4, .num_prompt = 1, .num_generated = 400};
+  DraftSizer sizer({.num_speculative_tokens = kMostDrafts,
+                    .costs = calibrated(machine),
+                    .draft_always_follows = true});
+  EXPECT_TRUE(sizer.follows_always());
+  const double ours = Clockwork(machine, draft, load, true).serve(&sizer, 8000);
+  FixedDrafts none(0);
+  const double rate = Clockwork(machine, draft, load, true).serve(&none, 8000);
+  const DraftAccount& account = sizer.account();
+  EXPECT_NEAR(static_cast<double>(account.num_tokens) / account.fixed_seconds[0] / rate, 1, 0.06);
+  EXPECT_GE(ours, 0.97 * rate);
+}
+
 TEST(DraftSizerCourseTest, AnswersStayWithinWhatASequenceMayStillGenerate) {
   DraftSizer sizer({.num_speculative_tokens = 4, .costs = calibrated(kMachines[0])});
   DraftRecord record;
   std::vector<DraftSeat> seats(3, {.record = &record, .max_drafts = 4, .num_remaining = 50});
   seats[1].max_drafts = 0;
   seats[2].max_drafts = 2;
-  sizer.choose(seats, 0);
+  sizer.choose(seats);
   EXPECT_EQ(seats[1].num_drafts, 0);
   EXPECT_LE(seats[2].num_drafts, 2);
   EXPECT_GT(seats[0].num_drafts, 0);
-  sizer.choose({}, 512);  // a step of prompt chunks alone
+  sizer.choose({});  // a step of prompt chunks alone
 }
 
 }  // namespace

@@ -266,12 +266,8 @@ void Scheduler::preempt_last() {
 // this step emits one token at least, and of the rest the last one comes from the target.
 void Scheduler::ask_policy() {
   seats_.clear();
-  int32_t num_other_tokens = 0;
   for (Slice& slice : slices_) {
-    if (!slice.samples) {
-      num_other_tokens += slice.num_known;
-      continue;
-    }
+    if (!slice.samples) continue;
     Sequence& sequence = *slice.sequence;
     const int32_t num_remaining = sequence.num_remaining(config_.max_model_len);
     slice.num_propose = std::max(0, std::min(draft_limit_, num_remaining - 2));
@@ -281,19 +277,17 @@ void Scheduler::ask_policy() {
                       .num_remaining = num_remaining});
   }
   if (draft_policy_ == nullptr || config_.num_speculative_tokens == 0) return;
-  draft_policy_->choose(seats_, num_other_tokens);
+  draft_policy_->choose(seats_);
   size_t seat_idx = 0;
   for (Slice& slice : slices_) {
-    if (!slice.samples) {
-      slice.draft_waits = config_.draft_keeps_kv && !draft_policy_->follows_prompts();
-      continue;
+    if (slice.samples) {
+      const DraftSeat& seat = seats_[seat_idx++];
+      CHECK(seat.num_drafts >= 0 && seat.num_drafts <= seat.max_drafts, "{} of {} drafts",
+            seat.num_drafts, seat.max_drafts);
+      slice.num_propose = seat.num_drafts;
     }
-    const DraftSeat& seat = seats_[seat_idx++];
-    CHECK(seat.num_drafts >= 0 && seat.num_drafts <= seat.max_drafts, "{} of {} drafts",
-          seat.num_drafts, seat.max_drafts);
-    slice.num_propose = seat.num_drafts;
     slice.draft_waits =
-        config_.draft_keeps_kv && seat.num_drafts == 0 && !draft_policy_->follows_always();
+        config_.draft_keeps_kv && slice.num_propose == 0 && !draft_policy_->follows_always();
   }
 }
 

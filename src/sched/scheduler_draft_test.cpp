@@ -312,8 +312,7 @@ TEST(SchedulerDraftDeathTest, AcceptedTokenThatWasNotTheDraftIsABug) {
 // A policy that gives each sequence its own number, and is told what became of them.
 class OddDrafts final : public DraftPolicy {
  public:
-  void choose(std::span<DraftSeat> seats, int32_t num_other_tokens) override {
-    num_others = num_other_tokens;
+  void choose(std::span<DraftSeat> seats) override {
     known.clear();
     for (size_t i = 0; i < seats.size(); ++i) {
       seats[i].num_drafts = std::min(seats[i].max_drafts, i % 2 == 0 ? 2 : 0);
@@ -322,14 +321,12 @@ class OddDrafts final : public DraftPolicy {
     }
   }
   bool follows_always() const override { return false; }
-  bool follows_prompts() const override { return false; }
   void note_verified(DraftRecord&, int32_t num_drafts, int32_t num_accepted) override {
     verified.emplace_back(num_drafts, num_accepted);
   }
   void note_finished(int32_t num_generated) override { finished.push_back(num_generated); }
   void note_step(const StepTimes&, int32_t, bool) override {}
 
-  int32_t num_others = -1;
   std::vector<int32_t> known, behind, finished;
   std::vector<std::pair<int32_t, int32_t>> verified;
 };
@@ -347,7 +344,6 @@ TEST(SchedulerDraftTest, APolicyGivesEachSequenceItsOwnNumber) {
             "  seq 2: 3 tokens at 0, samples, draft waits, tokens [100, 101, 102], blocks [1]\n"
             "  seq 3: 11 tokens at 0, draft waits, tokens [100, 101, 102, 103, 104, 105, 106, 107, "
             "108, 109, 110] then 111, blocks [2, 3, 4, 5, 6, 7, 8, 9]\n");
-  EXPECT_EQ(policy.num_others, 11);
   EXPECT_THAT(policy.known, ElementsAre(2, 3));
 }
 

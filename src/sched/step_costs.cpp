@@ -3,9 +3,9 @@
 namespace eyrie::sched {
 namespace {
 
-// A machine that slows down (a neighbour, its clock) does so for every shape: this part of a step's
-// surprise goes to all curves, so that shapes not in use do not look cheap by comparison.
-constexpr double kDriftRate = 0.05;
+// A step that is not settled is dearer than others of its shape: it only tells of costs that are
+// far from what was thought.
+constexpr double kFarLess = 0.7;
 
 }  // namespace
 
@@ -28,13 +28,17 @@ void StepCosts::set(const StepTimes& times) {
   });
 }
 
-void StepCosts::observe(const StepTimes& times) {
-  const double factor = 1 + kDriftRate * forward.surprise(times.num_rows, times.forward_seconds);
+void StepCosts::observe(const StepTimes& times, bool only_decoding, bool settled) {
+  double common = 0;
+  for_each_part(times, [&](CostCurve& curve, int32_t rows, double seconds) {
+    if (!settled && seconds > kFarLess * curve.at(rows)) return;
+    const double told = curve.observe(rows, seconds, only_decoding);
+    if (&curve == &forward) common = told;
+  });
   for (CostCurve* curve : {&forward, &head, &follow, &guess, &chain, &other}) {
-    curve->scale(factor);
+    curve->scale(1 + common);
+    curve->forget_a_little();
   }
-  for_each_part(
-      times, [](CostCurve& curve, int32_t rows, double seconds) { curve.observe(rows, seconds); });
 }
 
 }  // namespace eyrie::sched

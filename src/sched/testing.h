@@ -61,7 +61,7 @@ class RandomDrafts final : public DraftPolicy {
  public:
   explicit RandomDrafts(uint64_t seed) : random_(seed) {}
 
-  void choose(std::span<DraftSeat> seats, int32_t /*num_other_tokens*/) override {
+  void choose(std::span<DraftSeat> seats) override {
     // Pauses of many steps too, for all or for one.
     if (random_() % 8 == 0) paused_ = !paused_;
     for (DraftSeat& seat : seats) {
@@ -71,7 +71,6 @@ class RandomDrafts final : public DraftPolicy {
     }
   }
   bool follows_always() const override { return false; }
-  bool follows_prompts() const override { return false; }
   void note_verified(DraftRecord&, int32_t, int32_t) override {}
   void note_finished(int32_t) override {}
   void note_step(const StepTimes&, int32_t, bool) override {}

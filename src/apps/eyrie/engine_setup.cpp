@@ -61,6 +61,7 @@ sched::DraftSizerConfig size_drafts(const SpeculativeConfig& speculative, int32_
           .costs = runtime::calibrate_steps(
               runner, {.num_speculative_tokens = speculative.num_speculative_tokens,
                        .max_num_seqs = max_num_seqs}),
+          .draft_always_follows = runner.gpu() != nullptr,
           .keeps_account = !speculative.ngram.has_value()};
 }
 
