@@ -14,12 +14,11 @@ namespace {
 // Rows of one pass: what lies between the products takes (top_k + 1) · (H + I) · 2 bytes a token.
 constexpr int64_t kPassTokens = 4096;
 
-// How many tokens of an expert are multiplied at once: by blocks of few rows, so that a token or
-// two keep all of the device busy; by what most experts have; or, in long prompts, as many as
-// possible.
+// How many tokens of an expert are multiplied at once. More share a pass over its weights; fewer
+// cost less arithmetic where most experts have one or two.
 int32_t tile_tokens(int64_t num_pairs, int64_t num_experts, int64_t num_tokens, bool fixed_order) {
-  if (num_tokens <= 2 && !fixed_order) return 8;
-  if (num_pairs <= 16 * num_experts || fixed_order) return 16;
+  if (!fixed_order && (num_tokens <= 8 || num_pairs <= 2 * num_experts)) return 8;
+  if (fixed_order || num_pairs <= 12 * num_experts) return 16;
   return kMaxTokenTile;
 }
 

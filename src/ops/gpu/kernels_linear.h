@@ -123,8 +123,7 @@ struct Multiply {
   // Tiles made on the device (tile_tokens is their largest count), walked by blocks that draw tasks
   // from *next_task; or, with tiles == nullptr, num_matrices x positions 0 … num_tokens.
   const TokenTile* tiles;
-  int32_t which;         // of a tile's matrices
-  bool tiles_are_there;  // the kernel before was a Hopper one over the same tiles
+  int32_t which;  // of a tile's matrices
   const int32_t* num_tiles;
   int32_t* next_task;
   int64_t max_tiles;

@@ -12,10 +12,7 @@
 namespace eyrie::ops::gpu {
 namespace {
 
-// Up to so many rows our kernel reads plain matrices as fast as cuBLASLt's do, and its launches
-// overlap; beyond, a library's kernels are better at arithmetic.
-constexpr int64_t kOwnTokens = 16;
-constexpr int64_t kOwnHeadInputs = 256;  // shorter rows are over before our pipeline is full
+constexpr int64_t kBatchedTokens = 1;
 constexpr int64_t kUnpackTokens = 128;
 constexpr int64_t kUnpackElements = int64_t{1} << 28;  // half a gigabyte of scratch
 
@@ -33,8 +30,8 @@ bool is_free() { return !is_forced("generic") && !is_forced("sm90") && !is_force
 
 bool can_run_library(const Multiply& m) {
   return m.layout == Layout::kBF16 && m.tiles == nullptr && m.num_matrices == 1 && !m.paired &&
-         m.x_rows == nullptr && !m.fixed_order &&
-         (is_forced("cublaslt") || (is_free() && m.num_tokens > kOwnTokens)) && open_cublaslt();
+         m.x_rows == nullptr && !m.fixed_order && (is_forced("cublaslt") || is_free()) &&
+         open_cublaslt();
 }
 bool run_library(const Multiply& m, void* stream) {
   return multiply_cublaslt({.tokens = m.num_tokens,
@@ -170,8 +167,8 @@ void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
   m.num_tokens = T;
   m.fixed_order = ctx.deterministic;
   const int64_t step = even_stride(a.weights);
-  if (m.layout == Layout::kBF16 && step > 0 && !m.fixed_order &&
-      (is_forced("cublaslt") || (is_free() && (T > kOwnTokens || m.inputs < kOwnHeadInputs))) &&
+  if (m.layout == Layout::kBF16 && step > 0 && !m.fixed_order && T >= kBatchedTokens &&
+      (is_free() || is_forced("cublaslt")) &&
       multiply_cublaslt({.tokens = T,
                          .rows = m.rows,
                          .inputs = m.inputs,

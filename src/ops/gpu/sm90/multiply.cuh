@@ -264,7 +264,6 @@ struct Config {
   static constexpr int kGroupBytes =
       kIsPlain ? kRowGroup * kXStride : 2 * kWk * unit_bytes(kLayout);
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
-  static constexpr int kPieces = kWk > 2 ? 2 : 1;  // copies of a group's part of a stage
   // Where unit wk of a stage's row tile s lies.
   static __device__ __forceinline__ uint32_t unit_at(int s, int wk) {
     return static_cast<uint32_t>(s / 2 * kGroupBytes + (wk * 2 + s % 2) * unit_bytes(kLayout));
@@ -395,16 +394,10 @@ struct Leader {
         }
       }
       barrier_arrive_after_copies(full);
-    } else if (lane < C::kGroups * C::kPieces && group_of(lane / C::kPieces, &group)) {
-      constexpr int kPieceUnits = C::kWk / C::kPieces;
-      constexpr int kUnitBytes = 2 * unit_bytes(C::kLayout);
-      const int first = lane % C::kPieces * kPieceUnits;
-      const int count = units - first < kPieceUnits ? units - first : kPieceUnits;
-      if (count > 0) {
-        bulk_copy(ring.stage() + lane / C::kPieces * C::kGroupBytes + first * kUnitBytes,
-                  weights + (group * p.m.stride + ks * C::kWk + first) * kUnitBytes,
-                  static_cast<uint32_t>(count * kUnitBytes), full);
-      }
+    } else if (lane < C::kGroups && group_of(lane, &group)) {
+      bulk_copy(ring.stage() + lane * C::kGroupBytes,
+                weights + (group * p.m.stride + ks * C::kWk) * (2 * unit_bytes(C::kLayout)),
+                static_cast<uint32_t>(2 * units * unit_bytes(C::kLayout)), full);
     }
     ring.advance();
   }
@@ -445,12 +438,7 @@ __device__ __forceinline__ void lead(Leader<C>& leader, int ks_begin, int ks_end
                  ks_end);
     }
   } else {
-    // The tiles that gate and up wait for are what down begins with too: its first weights come
-    // while gate and up are still at work. It reads them past the first cache, which may be old.
-    if (!p.m.tiles_are_there) {
-      wait_for_inputs();
-      start_dependents();
-    }
+    wait_for_inputs();
     // Every block has a first task of its own; the rest are drawn. What a task needs is one read
     // away: the tile, which may be none when there are fewer tasks than blocks.
     int32_t next = 0;
@@ -458,18 +446,16 @@ __device__ __forceinline__ void lead(Leader<C>& leader, int ks_begin, int ks_end
     const auto last_tile = static_cast<int32_t>(p.m.max_tiles) - 1;
     while (true) {
       const int32_t index = i / p.row_tasks;
-      const TokenTile* const tile = p.m.tiles + (index < last_tile ? index : last_tile);
-      const auto* const matrix = reinterpret_cast<const uint64_t*>(&tile->matrices[p.m.which]);
-      const PackedMatrix matrix_of_tile{reinterpret_cast<const uint8_t*>(__ldcg(matrix)),
-                                        reinterpret_cast<const float*>(__ldcg(matrix + 1))};
+      const TokenTile& tile = p.m.tiles[index < last_tile ? index : last_tile];
+      const PackedMatrix matrix = tile.matrices[p.m.which];
       Task task{};
-      task.begin = __ldcg(&tile->begin);
-      task.count = __ldcg(&tile->count);
+      task.begin = tile.begin;
+      task.count = tile.count;
       task.row_task = i % p.row_tasks;
-      const int32_t num_tasks = __ldcg(p.m.num_tiles) * p.row_tasks;
+      const int32_t num_tasks = *p.m.num_tiles * p.row_tasks;
       if (i >= num_tasks) break;
       if (leader.lane == 0) next = atomicAdd(p.m.next_task, 1);
-      leader.run(task, matrix_of_tile, ks_begin, ks_end);
+      leader.run(task, matrix, ks_begin, ks_end);
       i = static_cast<int32_t>(gridDim.x) + __shfl_sync(0xffffffffu, next, 0);
     }
   }
@@ -771,8 +757,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) multiply_kernel(
                      head + C::kHeadBytes + C::kReduceBytes, reinterpret_cast<Task*>(shared + 256)};
   static_assert(3 * kBarriers <= 256 && 256 + C::kStages * sizeof(Task) <= C::kHeadBytes);
 
-  // The product of gate and up lets its successor begin once the tiles are there (lead()).
-  if (p.m.tiles == nullptr || p.m.tiles_are_there) start_dependents();
+  start_dependents();
   if (threadIdx.x == 0) {
     for (uint32_t s = 0; s < C::kStages; ++s) {
       barrier_init(ring.full + s * 8, C::kFullArrivals);
