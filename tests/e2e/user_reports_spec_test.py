@@ -151,12 +151,17 @@ class ScriptedDraft(unittest.TestCase):
                 with Server("--max-model-len", "2048", "--num-gpu-blocks-override", "512", *flags,
                             model=paths["target"]) as server:
                     for count in counts:
-                        before = server.metric("vllm:iteration_tokens_total_count")
-                        # One request, so that no client decides how many are in a step.
-                        answer = server.post("/v1/completions", {
-                            "prompt": [prompt] * count, "max_tokens": 24, "temperature": 0, "ignore_eos": True})
-                        steps[draft, count] = server.metric("vllm:iteration_tokens_total_count") - before
-                        said |= {choice["text"] for choice in answer["choices"]}
+                        # One request, so that no client decides how many are in a step; on a machine with other
+                        # work its choices may still begin apart, so a number that is too large is counted again.
+                        for _ in range(3):
+                            before = server.metric("vllm:iteration_tokens_total_count")
+                            answer = server.post("/v1/completions", {
+                                "prompt": [prompt] * count, "max_tokens": 24, "temperature": 0, "ignore_eos": True})
+                            taken = server.metric("vllm:iteration_tokens_total_count") - before
+                            steps[draft, count] = min(taken, steps.get((draft, count), taken))
+                            said |= {choice["text"] for choice in answer["choices"]}
+                            if draft != "none" and taken <= steps["none", count] + 1:
+                                break
         self.assertEqual(len(said), 1)
         for count in counts:
             self.assertLess(steps["good", count], 0.5 * steps["none", count], count)
