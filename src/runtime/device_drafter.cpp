@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/drafter.h"
 #include "runtime/stopwatch.h"
 
 namespace eyrie::runtime {
@@ -20,17 +21,6 @@ size_t input_bytes(const DeviceLimits& limits) {
   return kSlack +
          2 * (tokens * 3 * sizeof(int32_t) + sequences * (sizeof(ops::SequenceRows) + of_chain)) +
          2 * sequences * static_cast<size_t>(limits.max_table_size) * sizeof(int32_t);
-}
-
-bool had_numeric_fault(const sched::StepRow& row, const sched::RowResult& result) {
-  return row.samples && result.sampled.empty();
-}
-
-// Known tokens of the row after this step that the row itself computed: a rejected draft is none.
-int32_t num_valid_tokens(const sched::StepRow& row, const sched::RowResult& result) {
-  if (!row.samples) return row.num_tokens;
-  const auto num_accepted = static_cast<int32_t>(result.sampled.size()) - 1;
-  return row.num_tokens - row.num_draft_tokens + num_accepted;
 }
 
 }  // namespace
@@ -101,6 +91,7 @@ DeviceDrafter::Shape DeviceDrafter::shape_now() const {
   for (const Chain& chain : chains_) shape.depths = std::max(shape.depths, chain.num_wanted);
   shape.is_recordable = !limits_.enforce_eager && shape.chains > 0 &&
                         shape.entries <= kMostRecordedEntries &&
+                        recorded_rows(shape.entries) <= limits_.max_tokens &&
                         shape.rows_each <= limits_.max_rows_each;
   if (shape.is_recordable) {
     shape.entries = recorded_rows(shape.entries);
@@ -231,6 +222,14 @@ void DeviceDrafter::take_guesses(const Shape& shape, StepOutput& output) const {
       output.rows[chains_[c].row_idx].proposed.push_back(token);
     }
   }
+}
+
+size_t DeviceDrafter::chain_bytes() const {
+  const model::Eagle3Config& c = draft_.config();
+  // Of one chain at one depth: residual, gathered row, normalised row, logits; all are kept.
+  const int64_t values = 3 * c.hidden_size + c.draft_vocab_size;
+  return static_cast<size_t>(values) * sizeof(float) *
+         static_cast<size_t>(recorded_rows(limits_.max_sequences) * limits_.max_rows_each);
 }
 
 void DeviceDrafter::propose(const Inputs& inputs, StepOutput& output) {

@@ -73,9 +73,9 @@ DeviceTarget::Shape DeviceTarget::shape_of(const Rows& rows) const {
   for (const ops::SequenceRows& sequence : rows.sequences) {
     shape.rows_each = std::max(shape.rows_each, sequence.num_rows);
   }
-  shape.is_recordable = !limits_.enforce_eager && rows.only_decodes &&
-                        shape.tokens <= kMostRecordedRows &&
-                        shape.rows_each <= limits_.max_rows_each;
+  shape.is_recordable =
+      !limits_.enforce_eager && rows.only_decodes && shape.tokens <= kMostRecordedRows &&
+      recorded_rows(shape.tokens) <= limits_.max_tokens && shape.rows_each <= limits_.max_rows_each;
   if (shape.is_recordable) {
     shape.tokens = recorded_rows(shape.tokens);
     shape.sequences = recorded_rows(shape.sequences);

@@ -13,14 +13,13 @@ constexpr size_t kLateEntries = 256;
 
 }  // namespace
 
-// Known tokens of the row after this step that the row itself computed: a rejected draft is none.
-static int32_t num_valid_tokens(const sched::StepRow& row, const sched::RowResult& result) {
+int32_t num_valid_tokens(const sched::StepRow& row, const sched::RowResult& result) {
   if (!row.samples) return row.num_tokens;
   const auto num_accepted = static_cast<int32_t>(result.sampled.size()) - 1;
   return row.num_tokens - row.num_draft_tokens + num_accepted;
 }
 
-static bool had_numeric_fault(const sched::StepRow& row, const sched::RowResult& result) {
+bool had_numeric_fault(const sched::StepRow& row, const sched::RowResult& result) {
   return row.samples && result.sampled.empty();
 }
 

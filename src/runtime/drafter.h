@@ -22,6 +22,10 @@
 
 namespace eyrie::runtime {
 
+// Known tokens of the row after this step that the row itself computed: a rejected draft is none.
+int32_t num_valid_tokens(const sched::StepRow& row, const sched::RowResult& result);
+bool had_numeric_fault(const sched::StepRow& row, const sched::RowResult& result);
+
 class Drafter {
  public:
   explicit Drafter(const model::Eagle3& draft) : draft_(draft) {}

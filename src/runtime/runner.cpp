@@ -208,6 +208,8 @@ void Runner::warm_up_device() {
     device_drafter_->propose({.plan = plan, .first_rows = {&first_row, 1}, .params = {&of_row, 1}},
                              output);
   }
+  // The prompt above has one chain; a step may have one for each sequence.
+  if (device_drafter_.has_value()) draft_arena_->allocate(device_drafter_->chain_bytes());
   device_drafter_.reset();
   device_target_.reset();
   kv_.reset();
