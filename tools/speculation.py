@@ -9,6 +9,8 @@ output tokens per second and, in brackets, medians of the ratios of such pairs. 
     tools/speculation.py --out f.json                      again with --append f.json: more rounds for the same table
     tools/speculation.py --also fp8,ngram                  more columns that size themselves
     tools/speculation.py --mini                            mini, dummy weights, synthetic acceptance 3.62
+    tools/speculation.py --side-by-side --lengths 6        both of a pair at once, a core each, swapped every round:
+                                                           where a core's speed changes from one second to the next
 """
 
 import argparse
@@ -39,6 +41,8 @@ def arguments():
     parser.add_argument("--concurrency", default="1,4,16,64")
     parser.add_argument("--prompts", type=int, default=2, help="per client; at least 24 in all")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--side-by-side", action="store_true", help="a pair runs at once, each on a core of its own")
+    parser.add_argument("--only-adaptive", action="store_true", help="no columns of fixed lengths")
     parser.add_argument("--out", help="a file for all results as JSON, rewritten after every round")
     parser.add_argument("--append", help="--out, and the rounds already in that file count too")
     return parser.parse_args()
@@ -53,6 +57,7 @@ class Server:
         command = [EYRIE, "serve", args.target, "--port", str(self.port), "--host", "127.0.0.1",
                    "--no-enable-prefix-caching", "--max-model-len", "2304", "--num-gpu-blocks-override", "6000"]
         command += ["--load-format", "dummy"] if args.mini else []
+        command += ["--cpu-threads", "1"] if args.side_by_side else []
         if speculative:
             command += ["--speculative-config", json.dumps(speculative)]
         self.log = tempfile.TemporaryFile("w+")
@@ -70,28 +75,50 @@ class Server:
                 time.sleep(0.05)
         sys.exit(f"the server of {self.name} does not come up")
 
+    def move_to(self, core):
+        subprocess.run(["taskset", "-a", "-p", "-c", str(core), str(self.process.pid)], check=True, capture_output=True)
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
 
 
-def measure(args, server, concurrency):
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder, "result.json")
-        command = [EYRIE, "bench", "serve", "--model", args.target, "--port", str(server.port),
-                   "--num-prompts", str(max(24 if not args.mini else 8, args.prompts * concurrency)),
-                   "--max-concurrency", str(concurrency), "--num-warmups", str(min(concurrency, 8)),
-                   "--temperature", "0", "--save-result", "--result-filename", str(out)]
+class Client:
+    """A run of the benchmark against one server."""
+
+    def __init__(self, args, server, concurrency, core=None):
+        self.server = server
+        self.folder = tempfile.TemporaryDirectory()
+        self.out = pathlib.Path(self.folder.name, "result.json")
+        command = ["taskset", "-c", str(core)] if core is not None else []
+        command += [EYRIE, "bench", "serve", "--model", args.target, "--port", str(server.port),
+                    "--num-prompts", str(max(24 if not args.mini else 8, args.prompts * concurrency)),
+                    "--max-concurrency", str(concurrency), "--num-warmups", str(min(concurrency, 8)),
+                    "--temperature", "0", "--save-result", "--result-filename", str(self.out)]
         if args.mini:
             command += ["--dataset-name", "random", "--input-len", "32", "--output-len", "48", "--ignore-eos",
                         "--tokenizer", "models/kimi-k2.5-nano"]
         else:
             command += ["--dataset-name", "custom", "--dataset-path", "data/prompts/nano-mix.jsonl",
                         "--skip-chat-template"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        if done.returncode != 0:
-            sys.exit(f"bench serve against {server.name}: {done.stdout}{done.stderr}")
-        return json.loads(out.read_text())
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+
+    def result(self):
+        printed, _ = self.process.communicate()
+        if self.process.returncode != 0:
+            sys.exit(f"bench serve against {self.server.name}: {printed}")
+        return json.loads(self.out.read_text())
+
+
+def measure_pair(args, none, server, concurrency, turn):
+    """One after the other, to and fro, so that neither always goes first; or both at once, on each core in turn."""
+    pair = (none, server) if turn % 2 == 0 else (server, none)
+    if not args.side_by_side:
+        return {one: Client(args, one, concurrency).result() for one in pair}
+    for core, one in enumerate(pair):
+        one.move_to(core)
+    clients = [Client(args, one, concurrency, core) for core, one in enumerate(pair)]
+    return {client.server: client.result() for client in clients}
 
 
 def columns(args):
@@ -118,7 +145,8 @@ def columns(args):
             mean = 1 + sum(args.chance ** j for j in range(1, max(lengths) + 1))
             low, high = (args.chance, high) if mean < 3.62 else (low, args.chance)
     out = {"none": None}
-    out.update({f"K={k}": eagle(k, adaptive=False) for k in lengths})
+    if not args.only_adaptive:
+        out.update({f"K={k}": eagle(k, adaptive=False) for k in lengths})
     out["adaptive"] = eagle(max(lengths))
     if "fp8" in args.also:
         out["adaptive, FP8 draft"] = eagle(max(lengths), model=args.fp8_draft)
@@ -150,10 +178,10 @@ def table(args, results, concurrencies):
     line(["none"] + [f"{speed['none', c]:.0f}" for c in concurrencies])
     for name in names:
         line([name] + [f"{speed[name, c]:.0f} ({ratio(results, name, 'none', c):.2f}×)" for c in concurrencies])
-    fixed = {c: max((n for n in names if n.startswith("K=")), key=lambda n: ratio(results, n, "none", c))
-             for c in concurrencies}
+    lengths = [n for n in names if n.startswith("K=")]
+    fixed = {c: max(lengths, key=lambda n: ratio(results, n, "none", c)) for c in concurrencies if lengths}
     for name in (n for n in names if n.startswith("adaptive")):
-        if name != "adaptive, n-gram":
+        if fixed and name != "adaptive, n-gram":
             line([f"{name} / best fixed length"] +
                  [f"{ratio(results, name, fixed[c], c):.2f} ({fixed[c]})" for c in concurrencies])
         cells = []
@@ -191,11 +219,10 @@ def main():
         none, *others = servers
         for turn in range(args.rounds):
             for c in concurrencies:
-                # To and fro, so that nobody always goes first, neither of a pair nor of them all.
                 for server in others if turn % 2 == 0 else reversed(others):
-                    for one in (none, server) if turn % 2 == 0 else (server, none):
+                    for one, result in measure_pair(args, none, server, c, turn).items():
                         column = one.name if one is server else f"none beside {server.name}"
-                        results.setdefault((column, c), []).append(measure(args, one, c))
+                        results.setdefault((column, c), []).append(result)
             print(f"\nAfter {turn + 1} of {args.rounds} rounds:\n")
             table(args, results, concurrencies)
             sys.stdout.flush()

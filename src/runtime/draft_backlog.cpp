@@ -27,7 +27,9 @@ void DraftBacklog::put_off(int64_t slot, std::span<const float> features) {
   CHECK_EQ(static_cast<int64_t>(features.size()), width_);
   const int64_t block = slot / kv_.block_size();
   if (room_of_[static_cast<size_t>(block)] < 0) give_room(block);
-  std::ranges::transform(features, features_of(slot), to_bf16);
+  const float* from = features.data();
+  bf16* kept = features_of(slot);
+  for (int64_t i = 0; i < width_; ++i) kept[i] = to_bf16(from[i]);
   if (waits_[static_cast<size_t>(slot)]) return;
   waits_[static_cast<size_t>(slot)] = true;
   ++num_waiting_[static_cast<size_t>(block)];

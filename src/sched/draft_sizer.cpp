@@ -9,7 +9,9 @@ namespace eyrie::sched {
 namespace {
 
 // Drafts must promise this much more than none: the costs are not known better.
-constexpr double kClearlyMore = 1.02;
+constexpr double kClearlyMore = 1.05;
+// A sequence that begins to draft is likely to stop again before its end.
+constexpr double kStaying = 0.6;
 // Trials may lose this share of the time, more while this many tokens were made, and some tokens'
 // time ahead of it. One is thought of every eighth step; its steps cost this share of one at least,
 // and this share is nothing to choose by.
@@ -74,9 +76,10 @@ int32_t DraftSizer::num_missed(const DraftSeat& seat) const {
   return draft_always_follows_ ? 0 : seat.record->num_behind + seat.num_known - 1;
 }
 
-// The same for each token that the sequence will still generate.
+// The same for each token of those that the sequence is likely to generate while it drafts.
 double DraftSizer::missed_entries(const DraftSeat& seat) const {
-  return num_missed(seat) / std::max(1.0, std::min<double>(seat.num_remaining, mean_generated_));
+  const double expected = std::min<double>(seat.num_remaining, mean_generated_);
+  return num_missed(seat) / std::max(1.0, kStaying * expected);
 }
 
 void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double missed,

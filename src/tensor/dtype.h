@@ -44,9 +44,11 @@ inline float to_float(bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 
 
 // Round to nearest even; NaN stays NaN (quietened).
 inline bf16 to_bf16(float x) {
+  // Both ways and a choice, so that loops of it can be vectorised.
   const auto u = std::bit_cast<uint32_t>(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
-  return {static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
+  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const uint32_t quiet_nan = (u >> 16) | 0x40u;
+  return {static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded)};
 }
 
 template <typename T>
