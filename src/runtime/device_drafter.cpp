@@ -89,7 +89,7 @@ DeviceDrafter::Shape DeviceDrafter::shape_now() const {
     shape.rows_each = std::max(shape.rows_each, sequence.num_rows);
   }
   for (const Chain& chain : chains_) shape.depths = std::max(shape.depths, chain.num_wanted);
-  shape.is_recordable = !limits_.enforce_eager && shape.chains > 0 &&
+  shape.is_recordable = !limits_.enforce_eager &&
                         shape.entries <= kMostRecordedEntries &&
                         recorded_rows(shape.entries) <= limits_.max_tokens &&
                         shape.rows_each <= limits_.max_rows_each;
@@ -98,7 +98,7 @@ DeviceDrafter::Shape DeviceDrafter::shape_now() const {
     shape.sequences = recorded_rows(shape.sequences);
     // How many were accepted changes from step to step; the work hardly does.
     shape.rows_each = limits_.max_rows_each;
-    shape.chains = shape.sequences;
+    shape.chains = shape.depths > 0 ? shape.sequences : 0;
   }
   return shape;
 }
@@ -195,21 +195,24 @@ void DeviceDrafter::enqueue(const Shape& shape) {
   }
 }
 
-void DeviceDrafter::run(const Shape& shape) {
+// Whether later runs of the shape will do the same.
+bool DeviceDrafter::run(const Shape& shape) {
   ctx_.arena->reset();
   if (!shape.is_recordable) {
     enqueue(shape);
-    return;
+    return true;
   }
   const auto [found, is_new] = recorded_.try_emplace(shape.key());
   if (is_new) {
     enqueue(shape);
-    return;
+    return false;
   }
-  if (found->second.empty()) {
+  const bool replays = !found->second.empty();
+  if (!replays) {
     found->second = ops::gpu::Graph::record(ctx_.stream, [&] { enqueue(shape); });
   }
   found->second.launch(ctx_.stream);
+  return replays;
 }
 
 void DeviceDrafter::take_guesses(const Shape& shape, StepOutput& output) const {
@@ -241,7 +244,7 @@ void DeviceDrafter::propose(const Inputs& inputs, StepOutput& output) {
   {
     const Stopwatch watch(seconds);
     place(inputs, shape);
-    run(shape);
+    times.is_typical = run(shape) && times.is_typical;
     const size_t bytes = static_cast<size_t>(shape.depths * shape.chains) * sizeof(int32_t);
     if (bytes > 0) ops::gpu::copy_to_host(host_ids_.data(), ids_.data(), bytes, ctx_.stream);
     ops::gpu::synchronize(ctx_.stream);

@@ -71,7 +71,7 @@ class DeviceDrafter {
   void fill_pass(const Inputs& inputs, int32_t depth,
                  std::span<const ops::SequenceRows> with_tables);
   void enqueue(const Shape& shape);
-  void run(const Shape& shape);
+  bool run(const Shape& shape);
   std::span<int32_t> ids_of(int32_t depth, const Shape& shape) const;
   void take_guesses(const Shape& shape, StepOutput& output) const;
 

@@ -79,7 +79,8 @@ DeviceTarget::Shape DeviceTarget::shape_of(const Rows& rows) const {
   if (shape.is_recordable) {
     shape.tokens = recorded_rows(shape.tokens);
     shape.sequences = recorded_rows(shape.sequences);
-    shape.rows_each = recorded_rows(shape.rows_each);
+    // Verification is one shape, however many drafts there are: fewer recordings.
+    if (shape.rows_each > 1) shape.rows_each = limits_.max_rows_each;
     shape.logits = shape.tokens;
   }
   return shape;
@@ -135,6 +136,7 @@ void DeviceTarget::start(const Rows& rows) {
   shape_ = shape_of(rows);
   ctx_.arena->reset();
   placed_ = place(rows, shape_);
+  replays_ = false;
   if (!shape_.is_recordable) {
     outputs_ = enqueue(placed_, shape_);
   } else {
@@ -143,7 +145,8 @@ void DeviceTarget::start(const Rows& rows) {
     if (is_new) {
       outputs_ = enqueue(placed_, shape_);
     } else {
-      if (recorded.graph.empty()) {
+      replays_ = !recorded.graph.empty();
+      if (!replays_) {
         recorded.graph = ops::gpu::Graph::record(
             ctx_.stream, [&] { recorded.outputs = enqueue(placed_, shape_); });
       }

@@ -44,6 +44,8 @@ class DeviceTarget {
   // Begins the step; wait() ends it. run() is both.
   void start(const Rows& rows);
   void wait();
+  // Whether later steps of the shape will do the same: not so where it was recorded, or will be.
+  bool is_typical() const { return replays_ || !shape_.is_recordable; }
   void run(const Rows& rows) {
     start(rows);
     wait();
@@ -98,6 +100,7 @@ class DeviceTarget {
   Outputs outputs_;  // of the last run
   Placed placed_;
   Shape shape_;
+  bool replays_ = false;
   std::span<const int32_t> sampled_;
 };
 

@@ -358,6 +358,7 @@ const StepOutput& Runner::finish() {
     device_target_->wait();
     output_.times.forward_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - launched_at_).count();
+    output_.times.is_typical = device_target_->is_typical();
   } else {
     arena_->reset();
     const Stopwatch watch(output_.times.forward_seconds);

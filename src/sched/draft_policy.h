@@ -28,11 +28,15 @@ struct StepTimes {
   // Of the time since the last step ended, all that is not above: schedule, update, publish; 0
   // when there was nothing to do in between.
   double other_seconds = 0;
+  // False where later steps of this shape will not do what this one did (a GPU's first steps of a
+  // shape are recorded): it took its time, but no costs are learnt from it.
+  bool is_typical = true;
 
   void clear() {
     passes.clear();
     num_rows = num_logits = num_followed = num_sequences = 0;
     forward_seconds = head_seconds = follow_seconds = other_seconds = 0;
+    is_typical = true;
   }
   double total_seconds() const {
     double total = forward_seconds + head_seconds + follow_seconds + other_seconds;

@@ -322,7 +322,8 @@ bool DraftSizer::settled(const StepTimes& times, bool only_decoding) {
 }
 
 void DraftSizer::note_step(const StepTimes& times, int32_t num_tokens, bool only_decoding) {
-  costs_.observe(times, only_decoding, settled(times, only_decoding));
+  const bool is_settled = settled(times, only_decoding);
+  if (times.is_typical) costs_.observe(times, only_decoding, is_settled);
   if (!only_decoding || num_tokens == 0 || account_.fixed_seconds.empty()) return;
   account_.num_tokens += num_tokens;
   account_.seconds += times.total_seconds();
