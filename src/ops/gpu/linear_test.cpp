@@ -3,8 +3,6 @@
 #include <cstdlib>
 
 #include "ops/gpu/gpu_test_support.h"
-#include "ops/gpu/kernels_linear.h"
-#include "ops/gpu/linear.h"
 #include "ops/gpu/weights.h"
 #include "ops/weight_test_support.h"
 
@@ -89,32 +87,6 @@ TEST_F(GpuLinearTest, NoRowsAreNoWork) {
   const Owned weight = encoded(formats::kMxfp4, 32, 256, 5);
   EXPECT_EQ(product(ctx(), {&weight.weight, 1}, Matrix(0, 256), DType::kBF16, DType::kF32).rows(),
             0);
-}
-
-// Hopper's kernel and its twin, on the same launch arguments.
-TEST_F(GpuLinearTest, EveryKernelAgrees) {
-  for (const formats::WeightFormat* format : kFormats) {
-    const Owned weight = encoded(*format, 256, 768, 5);
-    const PreparedWeight w = ops::prepare(ctx(), {&weight.weight, 1}, ActivationQuantization::kOff);
-    const Matrix x = rounded(Matrix::random(19, 768, 3), DType::kBF16);
-    const DeviceMatrix x_device(x, DType::kBF16);
-    Multiply m = multiply_of(w);
-    m.x = x_device.tensor().raw();
-    m.x_stride = 768;
-    m.out_is_f32 = true;
-    m.out_stride = 256;
-    m.num_tokens = 19;
-    const auto run = [&](void (*launch)(const Multiply&, void*)) {
-      const DeviceMatrix out(19, 256, DType::kF32);
-      m.out = out.tensor().raw();
-      launch(m, ctx().stream);
-      return out.to_host();
-    };
-    const Matrix generic = run(launch_multiply_generic);
-    if (can_multiply_sm90(m)) {
-      expect_close("linear sm90 / generic", run(launch_multiply_sm90), generic, 1e-5);
-    }
-  }
 }
 
 TEST_F(GpuLinearTest, DeterministicRowsDoNotDependOnTheBatch) {
