@@ -294,8 +294,8 @@ void register_all() {
   for (const WeightFormat* format :
        {&formats::kBF16, &formats::kF16, &formats::kFp8, &formats::kFp8Block, &formats::kMxfp4,
         &formats::kNvfp4, &formats::kInt4G32}) {
-    register_weights(format, ActivationQuantization::kInt8, std::string(format->name));
-    if (meets_int8(*format, ActivationQuantization::kInt8)) {
+    register_weights(format, ActivationQuantization::kAuto, std::string(format->name));
+    if (meets_int8(*format, ActivationQuantization::kAuto)) {
       register_weights(format, ActivationQuantization::kOff, fmt::format("{}-f32", format->name));
     }
   }

@@ -34,8 +34,9 @@ struct Weight {
 };
 
 // How activations meet the weight on hardware that has the format's arithmetic; `emulate` applies
-// it. No format asks for kInt8: it is how a CPU multiplies four-bit weights (ops/ops.h).
-enum class ActivationRounding { kNone, kFp8PerToken, kMxfp4, kNvfp4, kFp8Blocks, kInt8 };
+// it. No format asks for kInt8 or kBf16: they are how a CPU multiplies four-bit and bfloat16
+// weights (ops/ops.h).
+enum class ActivationRounding { kNone, kFp8PerToken, kMxfp4, kNvfp4, kFp8Blocks, kInt8, kBf16 };
 
 struct WeightFormat {
   std::string_view name;     // "bf16", "fp8", "mxfp4": the quantizer's scheme name too

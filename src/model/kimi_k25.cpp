@@ -83,12 +83,16 @@ Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& pre
     const auto i = static_cast<size_t>(h);
     transposed[i] = transpose_rows(kv_b, h * (nope + v), nope, a.transposed[i]);
   });
+  // What a format's hardware does to activations it does not do between a matrix's halves.
+  const auto activation = loader.activation == ops::ActivationQuantization::kEmulate
+                              ? ops::ActivationQuantization::kOff
+                              : loader.activation;
   std::vector<ops::PreparedWeight> absorb, expand;
   for (int64_t h = 0; h < heads; ++h) {
     const formats::Weight u = formats::plain_weight(transposed[static_cast<size_t>(h)]);
     const formats::Weight value = weight_rows(kv_b, h * (nope + v) + nope, v);
-    absorb.push_back(ops::prepare(loader.ctx, {&u, 1}));
-    expand.push_back(ops::prepare(loader.ctx, {&value, 1}));
+    absorb.push_back(ops::prepare(loader.ctx, {&u, 1}, activation));
+    expand.push_back(ops::prepare(loader.ctx, {&value, 1}, activation));
   }
   a.absorb = ops::stack(loader.ctx, std::move(absorb));
   a.expand = ops::stack(loader.ctx, std::move(expand));

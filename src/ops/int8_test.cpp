@@ -8,7 +8,7 @@ namespace eyrie::ops {
 namespace {
 
 using formats::WeightFormat;
-constexpr auto kInt8 = ActivationQuantization::kInt8;
+constexpr auto kInt8 = ActivationQuantization::kAuto;
 
 const WeightFormat* const kFormats[] = {&formats::kMxfp4, &formats::kNvfp4, &formats::kInt4G32};
 

@@ -25,9 +25,10 @@ TEST_P(Invariance, LinearRowAloneIsTheRowInAnyBatch) {
         {&formats::kBF16, ActivationQuantization::kEmulate},
         {&formats::kFp8, ActivationQuantization::kEmulate},
         {&formats::kMxfp4, ActivationQuantization::kEmulate},
-        {&formats::kMxfp4, ActivationQuantization::kInt8},
-        {&formats::kNvfp4, ActivationQuantization::kInt8},
-        {&formats::kInt4G32, ActivationQuantization::kInt8}}) {
+        {&formats::kBF16, ActivationQuantization::kAuto},
+        {&formats::kMxfp4, ActivationQuantization::kAuto},
+        {&formats::kNvfp4, ActivationQuantization::kAuto},
+        {&formats::kInt4G32, ActivationQuantization::kAuto}}) {
     const EncodedWeight weight(*format, 720, 256, 1);
     const PreparedWeight w = prepared(one_, weight, activation);
     const Matrix x = Matrix::random(64, 256, 2);
@@ -193,7 +194,7 @@ TEST(IsaAgreement, Avx2AndWiderGiveTheSameBits) {
       const EncodedWeight weight(*format, 200, 160, 1);
       const Matrix x = Matrix::random(13, 160, 2);
       for (const auto activation :
-           {ActivationQuantization::kEmulate, ActivationQuantization::kInt8}) {
+           {ActivationQuantization::kEmulate, ActivationQuantization::kAuto}) {
         const PreparedWeight w = prepared(backend, weight, activation);
         results.emplace_back(13, 200);
         linear(backend.ctx(), {.out = results.back().tensor(), .x = x.tensor(), .weight = &w});

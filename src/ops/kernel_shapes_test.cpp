@@ -52,7 +52,7 @@ TEST_P(KernelShapes, OddShapesStayWithinTheTable) {
       for (const int64_t out : {1, 31, 32, 33, 100}) {
         const Owned weight = encoded(*format, out, in, 1);
         for (const int64_t rows : {0, 1, 3, 13}) {
-          for (const auto activation : {ActivationQuantization::kOff, ActivationQuantization::kInt8,
+          for (const auto activation : {ActivationQuantization::kOff, ActivationQuantization::kAuto,
                                         ActivationQuantization::kEmulate}) {
             const Matrix x = Matrix::random(rows, in, 2, in + 3);
             const Matrix got = multiply(cpu_, weight, x, activation);
@@ -193,7 +193,7 @@ TEST(KernelShapesTest, PanelsTakeTheFilesBytes) {
     const auto file = static_cast<double>(formats::weight_bytes(weight.weight));
     EXPECT_GE(panels, file) << format->name;
     EXPECT_LE(panels, file * (format == &formats::kFp8Block ? 1.04 : 1.005)) << format->name;
-    const auto int8 = ActivationQuantization::kInt8;
+    const auto int8 = ActivationQuantization::kAuto;
     const auto other =
         static_cast<double>(prepare(backend.ctx(), {&weight.weight, 1}, int8).bytes());
     EXPECT_LE(other, panels * 1.005) << format->name;

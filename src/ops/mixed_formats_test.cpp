@@ -54,7 +54,7 @@ TEST(MixedFormatsTest, FusedWeightsMayDiffer) {
 class MixedExperts : public testing::TestWithParam<ActivationQuantization> {};
 INSTANTIATE_TEST_SUITE_P(Activations, MixedExperts,
                          testing::Values(ActivationQuantization::kEmulate,
-                                         ActivationQuantization::kInt8));
+                                         ActivationQuantization::kAuto));
 
 TEST_P(MixedExperts, MayDiffer) {
   constexpr int64_t kHidden = 96, kWidth = 64, kRows = 9, kTopK = 2;

@@ -81,8 +81,9 @@ formats::ActivationRounding activation_rounding(const formats::WeightFormat& for
   switch (activation) {
     case ActivationQuantization::kOff:
       break;
-    case ActivationQuantization::kInt8:
+    case ActivationQuantization::kAuto:
       if (format.bits_per_element == 4) return formats::ActivationRounding::kInt8;
+      if (&format == &formats::kBF16) return formats::ActivationRounding::kBf16;
       break;
     case ActivationQuantization::kEmulate:
       return format.activation;

@@ -71,10 +71,11 @@ struct PreparedWeight {
   size_t bytes() const;                 // read by one pass over the matrix
 };
 
-// How activations meet weights. kInt8: those of four-bit weights (MXFP4, NVFP4, INT4) are rounded
+// How activations meet weights. kAuto: those of four-bit weights (MXFP4, NVFP4, INT4) are rounded
 // to 8 bits with a scale per group of the weight's, and multiplied in integers (cpu/int8_layout.h);
-// other weights meet float32. kEmulate: rounded as hardware with the format's arithmetic does it.
-enum class ActivationQuantization { kOff, kInt8, kEmulate };
+// those of bfloat16 weights to bfloat16; other weights meet float32. kEmulate: rounded as hardware
+// with the format's arithmetic does it.
+enum class ActivationQuantization { kOff, kAuto, kEmulate };
 
 formats::ActivationRounding activation_rounding(const formats::WeightFormat& format,
                                                 ActivationQuantization activation);
@@ -83,9 +84,9 @@ PreparedWeight prepare(const Ctx& ctx, std::span<const formats::Weight> rows_con
                        ActivationQuantization activation = ActivationQuantization::kOff);
 
 // The kernels a weight of this format meets on the cpu table here: "mxfp4 panels · int8, AVX3_DL",
-// "bf16 panels, AVX3", or "f32 panels (no kernel of its own), AVX3".
+// "fp8 panels, AVX3", or "f32 panels (no kernel of its own), AVX3".
 std::string kernel_name(const formats::WeightFormat& format,
-                        ActivationQuantization activation = ActivationQuantization::kInt8);
+                        ActivationQuantization activation = ActivationQuantization::kAuto);
 
 // Weights of one shape and format that an op reads by index: experts of a layer, halves of
 // kv_b_proj by head.

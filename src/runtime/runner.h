@@ -53,7 +53,7 @@ struct RunnerConfig {
   bool load_dummy = false;      // made-up weights; the folders need only config.json
   model::AuxLayerIds aux_layer_ids = model::AuxLayerIds::kGuess;
   bool fp8_draft_head = false;  // model::Eagle3::load
-  ops::ActivationQuantization activation = ops::ActivationQuantization::kInt8;  // on a CPU
+  ops::ActivationQuantization activation = ops::ActivationQuantization::kAuto;  // on a CPU
   KvCacheDType kv_cache_dtype = KvCacheDType::kAuto;
   int num_threads = 0;  // 0: all cores this process may use
   // On a CPU, rows of a step that go through the target at once, whose intermediate values take

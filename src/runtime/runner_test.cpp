@@ -86,6 +86,15 @@ std::unique_ptr<Runner> make_runner(bool with_draft, int num_threads = 2) {
   return make_runner("target", with_draft ? "draft" : "", num_threads);
 }
 
+// Activations of float32, as the oracle has them.
+std::unique_ptr<Runner> make_precise_runner(bool with_draft) {
+  RunnerConfig config = config_of("target", with_draft ? "draft" : "");
+  config.activation = ops::ActivationQuantization::kOff;
+  auto runner = std::make_unique<Runner>(config);
+  runner->allocate_kv(kNumBlocks, kBlockSize);
+  return runner;
+}
+
 sched::SchedulerConfig scheduler_config(int32_t num_drafts, int32_t budget = 256) {
   sched::SchedulerConfig config;
   config.max_num_seqs = 32;
@@ -133,7 +142,7 @@ std::vector<Request> crowd(const Request& first) {
 }
 
 TEST(RunnerTest, FirstTokensAreTheOracles) {
-  const auto runner = make_runner(/*with_draft=*/false);
+  const auto runner = make_precise_runner(/*with_draft=*/false);
   ServingLoop loop(*runner, scheduler_config(0));
   std::vector<TokenId> ids = prompt_of(3, 21);
   const std::vector<TokenId> tokens = loop.serve({{ids, greedy(12)}})[0].tokens;
@@ -342,7 +351,7 @@ TEST(RunnerTest, LogprobsAreTheSameWithDrafts) {
   request.params.prompt_logprobs = 2;
   std::vector<Answer> answers;
   for (const bool with_draft : {false, true}) {
-    const auto runner = make_runner(with_draft);
+    const auto runner = make_precise_runner(with_draft);
     ServingLoop loop(*runner, scheduler_config(with_draft ? 6 : 0, with_draft ? 32 : 256));
     answers.push_back(loop.serve({request})[0]);
   }

@@ -86,7 +86,7 @@ CASES = {
     "c33_min_tokens_stop": Case([Pieces(["ha!", "he!", "hi!", "ho!", "hu! he!", "!!! hy!", " end"])], "completion",
                                 {"min_tokens": 4, "stop": ["h"], "max_tokens": 20}),
     "c35_logprobs": Case(["Many a word for which a probability is told"], "completion",
-                         {"logprobs": 5, "max_tokens": 20}),
+                         {"logprobs": 5, "max_tokens": 20, "return_tokens_as_token_ids": True}),
     "c35_logprobs_chat": Case(["Think with numbers", UNTHINK, "and answer with numbers"],
                               body={"logprobs": True, "top_logprobs": 4}),
     "stop_token": Case([Pieces(["alpha", "beta2", "gamma", "delta"]), "[EOT]"], "completion", {}),

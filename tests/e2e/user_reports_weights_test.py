@@ -96,10 +96,10 @@ class UserReportsWeightsTest(unittest.TestCase):
         return self.folder / name
 
     def expect_as_dequantized(self, model):
-        # By default 4-bit weights meet activations of 8 bits, and BF16 ones float32: here both meet float32.
+        # By default 4-bit weights meet activations of 8 bits, and BF16 ones bfloat16: here both meet float32.
         texts, _, log = answers(model, "--activation-quantization", "off")
         plain = Files(model).dequantize().write(self.folder / "plain")
-        self.assertEqual(texts, answers(plain)[0])
+        self.assertEqual(texts, answers(plain, "--activation-quantization", "off")[0])
         return log
 
     def test_D50_expert_scales_of_quark_mxfp4(self):

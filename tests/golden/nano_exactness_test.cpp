@@ -104,7 +104,7 @@ TEST_P(NanoExactnessTest, SameTextHoweverItIsServed) {
   for (const std::string draft : {"", "bf16", "fp8"}) {
     RunnerConfig config;
     config.model = GetParam().mxfp4 ? quantized().path() + "/target-mxfp4" : kTarget;
-    config.activation = ops::ActivationQuantization::kInt8;  // as `eyrie serve` has it
+    config.activation = ops::ActivationQuantization::kAuto;  // as `eyrie serve` has it
     if (draft == "bf16") config.draft = kDraft;
     if (draft == "fp8") config.draft = quantized().path() + "/draft-fp8";
     Runner runner(config);

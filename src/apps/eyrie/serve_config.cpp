@@ -142,7 +142,7 @@ void take_weights(const ParsedFlags& flags, ServeConfig& config) {
   config.runner.activation = on_gpu                    ? ops::ActivationQuantization::kOff
                              : activation == "emulate" ? ops::ActivationQuantization::kEmulate
                              : activation == "off"     ? ops::ActivationQuantization::kOff
-                                                       : ops::ActivationQuantization::kInt8;
+                                                       : ops::ActivationQuantization::kAuto;
   config.speculative = parse_speculative_config(flags.json("speculative-config"));
   if (config.speculative) {
     config.runner.num_speculative_tokens = config.speculative->num_speculative_tokens;

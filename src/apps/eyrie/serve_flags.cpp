@@ -185,8 +185,10 @@ constexpr auto kActedOn = std::to_array<FlagSpec>({
      .help = "worker threads of the CPU backend (default: all cores of this process)"},
     {.name = "activation-quantization",
      .kind = FlagKind::kString,
-     .help = "how activations meet weights on the CPU; auto: 8 bits for 4-bit weights, float32 for "
-             "others; off: float32; emulate: rounded as the format's hardware does"},
+     .help =
+         "how activations meet weights on the CPU; auto: 8 bits for 4-bit weights, bfloat16 for "
+         "bfloat16 ones, float32 for others; off: float32; emulate: rounded as the format's "
+         "hardware does"},
     {.name = "device",
      .kind = FlagKind::kString,
      .help = "auto (a GPU when there is one that can be used), cpu, cuda"},

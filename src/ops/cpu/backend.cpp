@@ -41,8 +41,10 @@ std::string kernel_name(const formats::WeightFormat& format, ActivationQuantizat
   if (encoding == cpu::Encoding::kF32 && &format != &formats::kF32) {
     return fmt::format("f32 panels (no kernel of its own), {}", cpu_isa());
   }
-  return fmt::format("{} panels{}, {}", format.name, cpu::meets_int8(encoding) ? " · int8" : "",
-                     cpu_isa());
+  const std::string_view met = cpu::meets_int8(encoding)               ? " · int8"
+                               : encoding == cpu::Encoding::kBf16Pairs ? " · bf16"
+                                                                       : "";
+  return fmt::format("{} panels{}, {}", format.name, met, cpu_isa());
 }
 
 }  // namespace eyrie::ops

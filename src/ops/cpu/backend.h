@@ -22,11 +22,12 @@ void rope(const Ctx& ctx, const RopeArgs& args);
 void route(const Ctx& ctx, const RouteArgs& args);
 void argmax(const Ctx& ctx, const ArgmaxArgs& args);
 
-// Whether round_row() does anything for the weight's activations; int8 codes are their kernels'
-// own.
+// Whether round_row() does anything for the weight's activations; int8 codes and bfloat16 are their
+// kernels' own.
 inline bool is_rounded_first(const PreparedWeight& weight) {
   return weight.activation != formats::ActivationRounding::kNone &&
-         weight.activation != formats::ActivationRounding::kInt8;
+         weight.activation != formats::ActivationRounding::kInt8 &&
+         weight.activation != formats::ActivationRounding::kBf16;
 }
 
 // One row as the arithmetic of the weight's format would see it (kernels.h); out may alias x.

@@ -24,7 +24,7 @@ struct Pair {
 // an output is the sum times kOutputScale times its row's scale.
 struct Unscaled {
   static constexpr int kBlock = 0, kScaleBytes = 0, kScaleWordBytes = 0;
-  static constexpr bool kRowScales = false;
+  static constexpr bool kRowScales = false, kLastFirst = false, kDots = false;
   static constexpr float kOutputScale = 1.0f;
 };
 
@@ -60,6 +60,43 @@ struct DecodeBf16 : Unscaled {
     return split_bf16(w);
   }
 };
+
+// Pairs of k of a column in a word. The processor's dot product of pairs is two fused
+// multiply-adds, the second of the pair first (and takes numbers below 2^-126 for zero): whoever
+// does them one by one in that order has the same bits.
+struct DecodeBf16Pairs : Unscaled {
+  static constexpr int kStep = 2, kStepBytes = 128;
+  static constexpr bool kLastFirst = true;
+  struct Words {
+    VU low, high;
+  };
+  static HWY_INLINE Words load(const std::byte* p) {
+    const auto* w = reinterpret_cast<const uint32_t*>(p);
+    return {hn::LoadU(du, w), hn::LoadU(du, w + 16)};
+  }
+  template <int kK>
+  static HWY_INLINE Pair decode(const Words& w, const Pair&) {
+    if constexpr (kK == 0) {
+      return {hn::BitCast(df, hn::ShiftLeft<16>(w.low)),
+              hn::BitCast(df, hn::ShiftLeft<16>(w.high))};
+    } else {
+      const VU top = hn::Set(du, 0xffff0000u);
+      return {hn::BitCast(df, hn::And(w.low, top)), hn::BitCast(df, hn::And(w.high, top))};
+    }
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3
+// With the dot product itself (AVX512_BF16, which is no target of Highway's here): a step's
+// activations are one word of two bfloat16.
+struct DotBf16Pairs : DecodeBf16Pairs {
+  static constexpr bool kDots = true;
+  static HWY_INLINE VF add_product(VF sum, VU w, VU x) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(w.raw), "v"(x.raw));
+    return sum;
+  }
+};
+#endif
 
 struct DecodeF16 : Unscaled {
   static constexpr int kStep = 1, kStepBytes = 64;
@@ -102,7 +139,7 @@ struct DecodeFp8 : Unscaled {
 
 struct DecodeFp8Block : DecodeFp8 {
   static constexpr int kBlock = 128, kScaleBytes = 128, kScaleWordBytes = 4;
-  static constexpr bool kRowScales = false;
+  static constexpr bool kRowScales = false, kLastFirst = false, kDots = false;
   static constexpr float kOutputScale = 1.0f;  // the panel's scales have kFp8OutputScale in them
   static HWY_INLINE Pair scales(const std::byte* p) {
     const auto* f = reinterpret_cast<const float*>(p);

@@ -1,7 +1,8 @@
 // Outer-product kernels: a register tile holds R rows × 32·G/kVecs outputs, and each step decodes
 // one cache line of weights per panel and multiplies it with R broadcast activations. Every output
 // element is one lane that accumulates with fused multiply-add over k ascending, whatever R and G
-// are: that is the whole proof of batch independence.
+// are: that is the whole proof of batch independence. (Pairs of bfloat16: two k at a time, the
+// second first.)
 #include "ops/cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -9,6 +10,9 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <bit>
+
+#include "base/math.h"
 #include "ops/cpu/gemm_decoders-inl.h"
 #include "ops/cpu/isa.h"
 
@@ -69,6 +73,38 @@ HWY_INLINE void multiply_add(const typename D::Words (&words)[G], const Pair (&s
   }
 }
 
+#if HWY_TARGET == HWY_AVX3
+template <int R, int G>
+HWY_INLINE void multiply_pairs(const DotBf16Pairs::Words (&words)[G], const float* x,
+                               VF (&acc)[R][2 * G]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const VU pair = hn::BitCast(du, hn::Set(df, x[r]));
+#pragma GCC unroll 16
+    for (int g = 0; g < G; ++g) {
+      acc[r][2 * g] = DotBf16Pairs::add_product(acc[r][2 * g], words[g].low, pair);
+      acc[r][2 * g + 1] = DotBf16Pairs::add_product(acc[r][2 * g + 1], words[g].high, pair);
+    }
+  }
+}
+#endif
+
+// Of a step; x: its activations.
+template <typename D, int R, int G>
+HWY_INLINE void multiply_step(const typename D::Words (&words)[G], const Pair (&scales)[G],
+                              const float* x, VF (&acc)[R][2 * G]) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (D::kDots) return multiply_pairs<R, G>(words, x, acc);
+#endif
+  if constexpr (D::kLastFirst) multiply_add<1, D, R, G>(words, scales, x, acc);
+  multiply_add<0, D, R, G>(words, scales, x, acc);
+  if constexpr (D::kStep > 1 && !D::kLastFirst) multiply_add<1, D, R, G>(words, scales, x, acc);
+  if constexpr (D::kStep > 2) {
+    multiply_add<2, D, R, G>(words, scales, x, acc);
+    multiply_add<3, D, R, G>(words, scales, x, acc);
+  }
+}
+
 // Rows [0, R) × groups [group, group + G).
 template <typename D, int R, int G>
 void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out) {
@@ -100,19 +136,15 @@ void tile(const PanelMatrix& m, const float* x, int64_t group, float* const* out
       for (int g = 0; g < G; ++g) scales[g] = {hn::Zero(df), hn::Zero(df)};
     }
     const int64_t count = HWY_MIN(block, m.padded_in - k0);
-    for (int64_t k = 0; k < count; k += D::kStep, offset += D::kStepBytes, x += D::kStep * R) {
+    constexpr int kWordsOfStep = D::kDots ? 1 : D::kStep;
+    for (int64_t k = 0; k < count; k += D::kStep, offset += D::kStepBytes, x += kWordsOfStep * R) {
       typename D::Words words[G];
 #pragma GCC unroll 16
       for (int g = 0; g < G; ++g) {
         words[g] = D::load(p[g].words + offset);
         if constexpr (R > 1) __builtin_prefetch(p[g].words + offset + ahead);
       }
-      multiply_add<0, D, R, G>(words, scales, x, acc);
-      if constexpr (D::kStep > 1) multiply_add<1, D, R, G>(words, scales, x, acc);
-      if constexpr (D::kStep > 2) {
-        multiply_add<2, D, R, G>(words, scales, x, acc);
-        multiply_add<3, D, R, G>(words, scales, x, acc);
-      }
+      multiply_step<D, R, G>(words, scales, x, acc);
     }
   }
 #pragma GCC unroll 16
@@ -176,9 +208,18 @@ RowTile row_tile_for(int rows) {
   return kTiles[rows - 1];
 }
 
+// kDots: with the processor's dot product of bfloat16.
+template <bool kDots>
 void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t panel_begin,
             int64_t panel_end, float* const* out) {
   switch (m.encoding) {
+    case Encoding::kBf16Pairs:
+#if HWY_TARGET == HWY_AVX3
+      if constexpr (kDots) {
+        return row_tile_for<DotBf16Pairs>(num_rows)(m, packed, panel_begin, panel_end, out);
+      }
+#endif
+      return row_tile_for<DecodeBf16Pairs>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kF32:
       return row_tile_for<DecodeF32>(num_rows)(m, packed, panel_begin, panel_end, out);
     case Encoding::kBf16:
@@ -202,41 +243,113 @@ void panels(const PanelMatrix& m, const float* packed, int num_rows, int64_t pan
   }
 }
 
+// ---- activations --------------------------------------------------------------------------------
+
+using F4 = hn::Full128<float>;
+using U4 = hn::Full128<uint32_t>;
+using V4 = hn::Vec<F4>;
+constexpr F4 d4;
+constexpr U4 du4;
+
+// Ways to bring a row into words that are broadcast: four words of a vector from place j on, and
+// one.
+struct Scaled {
+  static constexpr int kPerWord = 1;
+  float scale;
+  HWY_INLINE V4 four(const float* x, int64_t j) const {
+    return hn::Mul(hn::LoadU(d4, x + j), hn::Set(d4, scale));
+  }
+  float one(const float* x, int64_t j, int64_t) const { return x[j] * scale; }
+};
+
+// Bfloat16 in the upper half, nearest, ties to even; NaN stays one (tensor/dtype.h).
+HWY_INLINE hn::Vec<U4> round_bf16(V4 x) {
+  const auto u = hn::BitCast(du4, x), top = hn::Set(du4, 0xffff0000u);
+  const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du4, 1u));
+  const auto rounded = hn::Add(hn::Add(u, hn::Set(du4, 0x7fffu)), odd);
+  const auto quiet = hn::Or(u, hn::Set(du4, 0x400000u));
+  const auto is_nan = hn::RebindMask(du4, hn::IsNaN(x));
+  return hn::And(hn::IfThenElse(is_nan, quiet, rounded), top);
+}
+
+struct Rounded {
+  static constexpr int kPerWord = 1;
+  HWY_INLINE V4 four(const float* x, int64_t j) const {
+    return hn::BitCast(d4, round_bf16(hn::LoadU(d4, x + j)));
+  }
+  float one(const float* x, int64_t j, int64_t) const { return to_float(to_bf16(x[j])); }
+};
+
+struct RoundedPairs {
+  static constexpr int kPerWord = 2;
+  HWY_INLINE V4 four(const float* x, int64_t j) const {
+    const auto a = round_bf16(hn::LoadU(d4, x + 2 * j));
+    const auto b = round_bf16(hn::LoadU(d4, x + 2 * j + 4));
+    return hn::BitCast(
+        d4, hn::Or(hn::ShiftRight<16>(hn::ConcatEven(du4, b, a)), hn::ConcatOdd(du4, b, a)));
+  }
+  float one(const float* x, int64_t j, int64_t n) const {
+    const uint32_t low = to_bf16(x[2 * j]).bits;
+    const uint32_t high = 2 * j + 1 < n ? to_bf16(x[2 * j + 1]).bits : 0;
+    return std::bit_cast<float>(high << 16 | low);
+  }
+};
+
 // Four rows at a time through 4 × 4 transposes of 128-bit vectors, the rest one by one.
-void pack(const PanelMatrix& m, const float* const* rows, int num_rows, float* packed) {
-  const hn::Full128<float> d4;
-  const bool is_small_float = m.encoding == Encoding::kF16 || m.encoding == Encoding::kFp8 ||
-                              m.encoding == Encoding::kFp8Block;
-  const float scale = is_small_float ? kSmallFloatInputScale : 1.0f;
-  const auto scale4 = hn::Set(d4, scale);
+template <typename Way>
+void pack_words(const PanelMatrix& m, const float* const* rows, int num_rows, float* packed,
+                const Way& way) {
+  const int64_t num_words = div_ceil(m.in, Way::kPerWord);
+  const int64_t num_whole = m.in / Way::kPerWord;
   int r = 0;
   for (; r + 4 <= num_rows; r += 4) {
     const float* const* q = rows + r;
-    const auto load = [&](int i, int64_t k)
-                          HWY_ATTR { return hn::Mul(hn::LoadU(d4, q[i] + k), scale4); };
-    int64_t k = 0;
-    for (; k + 4 <= m.in; k += 4) {
-      const auto a = load(0, k), b = load(1, k), c = load(2, k), d = load(3, k);
+    int64_t j = 0;
+    for (; j + 4 <= num_whole; j += 4) {
+      const V4 a = way.four(q[0], j), b = way.four(q[1], j);
+      const V4 c = way.four(q[2], j), d = way.four(q[3], j);
       const auto ac0 = hn::InterleaveLower(d4, a, c), ac1 = hn::InterleaveUpper(d4, a, c);
       const auto bd0 = hn::InterleaveLower(d4, b, d), bd1 = hn::InterleaveUpper(d4, b, d);
-      float* out = packed + k * num_rows + r;
+      float* out = packed + j * num_rows + r;
       hn::StoreU(hn::InterleaveLower(d4, ac0, bd0), d4, out);
       hn::StoreU(hn::InterleaveUpper(d4, ac0, bd0), d4, out + num_rows);
       hn::StoreU(hn::InterleaveLower(d4, ac1, bd1), d4, out + 2 * num_rows);
       hn::StoreU(hn::InterleaveUpper(d4, ac1, bd1), d4, out + 3 * num_rows);
     }
-    for (; k < m.in; ++k) {
-      for (int i = 0; i < 4; ++i) packed[k * num_rows + r + i] = q[i][k] * scale;
+    for (; j < num_words; ++j) {
+      for (int i = 0; i < 4; ++i) packed[j * num_rows + r + i] = way.one(q[i], j, m.in);
     }
   }
   for (; r < num_rows; ++r) {
-    for (int64_t k = 0; k < m.in; ++k) packed[k * num_rows + r] = rows[r][k] * scale;
+    for (int64_t j = 0; j < num_words; ++j) packed[j * num_rows + r] = way.one(rows[r], j, m.in);
   }
-  for (int64_t i = m.in * num_rows; i < m.padded_in * num_rows; ++i) packed[i] = 0.0f;
+  const int64_t end = m.padded_in / Way::kPerWord * num_rows;
+  for (int64_t i = num_words * num_rows; i < end; ++i) packed[i] = 0.0f;
+}
+
+template <bool kDots>
+void pack(const PanelMatrix& m, const float* const* rows, int num_rows, float* packed) {
+  switch (m.encoding) {
+    case Encoding::kBf16Pairs:
+      if constexpr (kDots) return pack_words(m, rows, num_rows, packed, RoundedPairs{});
+      return pack_words(m, rows, num_rows, packed, Rounded{});
+    case Encoding::kF16:
+    case Encoding::kFp8:
+    case Encoding::kFp8Block:
+      return pack_words(m, rows, num_rows, packed, Scaled{kSmallFloatInputScale});
+    default:
+      return pack_words(m, rows, num_rows, packed, Scaled{1.0f});
+  }
 }
 
 const GemmKernels* gemm_table() {
-  static constexpr GemmKernels kTable{.max_rows = kTileRows, .pack = pack, .panels = panels};
+  static constexpr GemmKernels kTable{
+      .max_rows = kTileRows, .pack = pack<false>, .panels = panels<false>};
+#if HWY_TARGET == HWY_AVX3
+  static constexpr GemmKernels kDotTable{
+      .max_rows = kTileRows, .pack = pack<true>, .panels = panels<true>};
+  if (uses_avx512_bf16()) return &kDotTable;
+#endif
   return &kTable;
 }
 

@@ -18,14 +18,18 @@ struct Isa {
   std::string name;
   int64_t target;  // Highway's bit
   bool avx_vnni = false;
+  bool avx512_bf16 = false;
 };
 
-bool has_avx_vnni() {
+// Of cpuid's leaf 7, subleaf 1, EAX.
+constexpr unsigned kAvxVnniBit = 4, kAvx512Bf16Bit = 5;
+
+[[maybe_unused]] bool has_feature(unsigned bit) {
 #if HWY_ARCH_X86_64
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> bit & 1) != 0;
 #else
-  return false;
+  return bit == ~0U;
 #endif
 }
 
@@ -38,7 +42,10 @@ const std::vector<Isa>& usable() {
       const int64_t target = int64_t{1} << bit;
       if ((targets & target) == 0) continue;
 #if HWY_ARCH_X86_64
-      if (target == HWY_AVX2 && has_avx_vnni()) {
+      if (target == HWY_AVX3_DL && has_feature(kAvx512Bf16Bit)) {
+        found.push_back({.name = "AVX3_BF16", .target = target, .avx512_bf16 = true});
+      }
+      if (target == HWY_AVX2 && has_feature(kAvxVnniBit)) {
         found.push_back({.name = "AVX2_VNNI", .target = target, .avx_vnni = true});
       }
 #endif
@@ -98,5 +105,7 @@ std::string_view current_isa() {
 }
 
 bool uses_avx_vnni() { return current.load()->avx_vnni; }
+
+bool uses_avx512_bf16() { return current.load()->avx512_bf16; }
 
 }  // namespace eyrie::ops::cpu

@@ -10,9 +10,9 @@
 
 namespace eyrie::ops::cpu {
 
-// Names this build has kernels for and this machine can run, best first: "AVX3_DL" (AVX-512 with
-// VNNI and VBMI), "AVX3", "AVX2_VNNI", "AVX2", "SSE4". Only kernels of integers differ between the
-// ones with VNNI and those without.
+// Names this build has kernels for and this machine can run, best first: "AVX3_BF16" (AVX3_DL with
+// dot products of bfloat16), "AVX3_DL" (AVX-512 with VNNI and VBMI), "AVX3", "AVX2_VNNI", "AVX2",
+// "SSE4". Only kernels of integers differ between the ones with VNNI and those without.
 std::vector<std::string> available_isas();
 
 // Reads EYRIE_CPU_ISA once; throws Error when it names none of available_isas().
@@ -26,5 +26,8 @@ std::string_view current_isa();
 // The current one is AVX2_VNNI, which Highway does not know as a target: it is its AVX2 with
 // another integer dot product. After init_isa().
 bool uses_avx_vnni();
+
+// The current one is AVX3_BF16, Highway's AVX3_DL with another way for bfloat16. After init_isa().
+bool uses_avx512_bf16();
 
 }  // namespace eyrie::ops::cpu

@@ -16,7 +16,8 @@ struct GemmKernels {
   int max_rows;  // rows of this target's largest register tile
 
   // packed[k * num_rows + r] = rows[r][k], times what the encoding's kernel wants its input scaled
-  // by; k in [in, padded_in) becomes 0. num_rows ≤ max_rows.
+  // by; k in [in, padded_in) becomes 0. Where bfloat16 meets bfloat16 each is rounded, and may be
+  // half a word. num_rows ≤ max_rows.
   void (*pack)(const PanelMatrix& matrix, const float* const* rows, int num_rows, float* packed);
 
   // out[r][o] = Σ_k packed[k, r] · weight[o, k] for the outputs of panels [panel_begin, panel_end).

@@ -15,10 +15,9 @@
 namespace eyrie::ops::cpu {
 namespace {
 
-constexpr int kStepBytes = kPanel / 2 * 4;  // 32-bit words of one kernel step
-
 struct Geometry {
   int step;             // k a step
+  int lines = 1;        // of words, of a step
   int block = 0;        // k that share a scale; 0: none in the panel
   int scale_bytes = 0;  // of a block, all 32 columns
   bool row_scales = false;
@@ -27,9 +26,12 @@ struct Geometry {
 constexpr Geometry geometry(Encoding encoding) {
   switch (encoding) {
     case Encoding::kF32:
+      return {.step = 1, .lines = 2};
     case Encoding::kBf16:
     case Encoding::kF16:
       break;
+    case Encoding::kBf16Pairs:
+      return {.step = 2, .lines = 2};
     case Encoding::kFp8:
       return {.step = 2, .row_scales = true};
     case Encoding::kFp8Block:
@@ -116,8 +118,8 @@ void for_panels(const Ctx& ctx, const PanelMatrix& m, const Fn& fn) {
 }  // namespace
 
 int64_t element_bytes(const PanelMatrix& m) {
-  const int64_t steps = m.padded_in / geometry(m.encoding).step;
-  return steps * kStepBytes * (m.encoding == Encoding::kF32 ? 2 : 1);
+  const Geometry g = geometry(m.encoding);
+  return m.padded_in / g.step * g.lines * kLineBytes;
 }
 
 int block_scale_bytes(Encoding encoding) { return geometry(encoding).scale_bytes; }
@@ -139,6 +141,7 @@ Encoding encoding_of(const formats::WeightFormat& format, formats::ActivationRou
     if (&format == &formats::kNvfp4) return Encoding::kNvfp4Int8;
     if (&format == &formats::kInt4G32) return Encoding::kInt4Int8;
   }
+  if (activation == formats::ActivationRounding::kBf16) return Encoding::kBf16Pairs;
   static constexpr std::pair<const formats::WeightFormat*, Encoding> kOwn[] = {
       {&formats::kBF16, Encoding::kBf16},   {&formats::kF16, Encoding::kF16},
       {&formats::kFp8, Encoding::kFp8},     {&formats::kFp8Block, Encoding::kFp8Block},

@@ -4,6 +4,9 @@
 // 16:
 //
 //   16 bits   1 k a step   | out i (low half) | out i+16 (high half) |   bf16, f16
+//   pairs     2 k a step   | k (low half) | k+1 | of out i, then a line of out i+16: bf16 that
+//   meets
+//                                               bfloat16 activations
 //   fp8       2 k a step   | k: i | k: i+16 | k+1: i | k+1: i+16 |      bytes, low first
 //   nibbles   4 k a step   | k: i, i+16 | k+1: i, i+16 | … |            mxfp4, nvfp4, int4; low
 //   first f32       1 k          32 floats (two cache lines)
@@ -39,7 +42,8 @@ enum class Encoding {
   kMxfp4,
   kNvfp4,
   kInt4,
-  // the same weights laid out to meet int8 activations
+  kBf16Pairs,
+  // four-bit weights laid out to meet int8 activations
   kMxfp4Int8,
   kNvfp4Int8,
   kInt4Int8

@@ -7,7 +7,8 @@ void round_row(const PreparedWeight& weight, const float* x, int64_t n, float* o
   using formats::ActivationRounding;
   switch (weight.activation) {
     case ActivationRounding::kNone:
-    case ActivationRounding::kInt8:  // by the matrix's own kernels
+    case ActivationRounding::kInt8:  // by the matrix's own kernels, as kBf16
+    case ActivationRounding::kBf16:
       if (out != x) std::copy(x, x + n, out);
       return;
     case ActivationRounding::kFp8PerToken:

@@ -73,6 +73,15 @@ struct Halves {  // a line is one k
   }
 };
 
+struct WordPairs {  // a line is two k of half the columns
+  static constexpr int kRowsPerLane = 2, kParts = 2;
+  static constexpr int line_of(int part, int word) { return 2 * word + part; }
+  static HWY_INLINE void combine(const VW (&row)[2], VW (&parts)[2]) {
+    parts[0] = row[0];
+    parts[1] = row[1];
+  }
+};
+
 struct BytePairs {  // a line is two k
   static constexpr int kRowsPerLane = 2, kParts = 2;
   static constexpr int line_of(int part, int word) { return 4 * part + word; }
@@ -347,6 +356,8 @@ void place_elements(const PanelMatrix& m, const Rows& rows, const Lines& lines) 
     case Encoding::kBf16:
     case Encoding::kF16:
       return place_lines<Halves>(rows, lines);
+    case Encoding::kBf16Pairs:
+      return place_lines<WordPairs>(rows, lines);
     case Encoding::kFp8:
     case Encoding::kFp8Block:
       return place_lines<BytePairs>(rows, lines);
@@ -377,6 +388,7 @@ void place_panel(const PanelMatrix& m, std::span<const WeightRow> rows, std::byt
         place_floats(*row.weight, row.row, c, panel);
         break;
       case Encoding::kBf16:
+      case Encoding::kBf16Pairs:
         break;
       case Encoding::kF16:
         check_f16(row, data, source.bytes);

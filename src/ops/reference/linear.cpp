@@ -64,6 +64,9 @@ void round_activation(formats::ActivationRounding rounding, float input_scale,
       return formats::round_activation_nvfp4(row, input_scale);
     case formats::ActivationRounding::kFp8Blocks:
       return formats::round_activation_fp8_blocks(row);
+    case formats::ActivationRounding::kBf16:
+      for (float& x : row) x = to_float(to_bf16(x));
+      return;
     case formats::ActivationRounding::kInt8:
       CHECK(false, "int8 activations are rounded by round_int8()");
   }
