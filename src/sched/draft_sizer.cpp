@@ -23,10 +23,14 @@ constexpr int64_t kTrialEvery = 8;
 constexpr double kLeastLoss = 0.02;
 constexpr double kSmallLoss = 0.3;
 constexpr double kSeldom = 1;
+// After so many steps the cost of no drafts must have been seen in service.
+constexpr int64_t kBeforeNone = 64;
 constexpr double kFirst = 1e30;
 // Of a trial's steps the first do not count yet.
 constexpr int32_t kTrialSteps = 5;
 constexpr int32_t kUnsettled = 2;
+constexpr int32_t kPlainTrialSteps = 7;  // the weights of a plain step come back slowly
+constexpr int32_t kPlainUnsettled = 4;
 // Drafts that are nearly never reached are not considered.
 constexpr double kLeastSurvival = 0.02;
 // How slowly means over finished sequences move.
@@ -66,7 +70,8 @@ void DraftSizer::begin_cycle(std::span<const DraftSeat> seats) {
 double DraftSizer::seconds_of(const Cycle& cycle, Outlook outlook) const {
   const double n = num_seats_ + cycle.num_drafts;
   double seconds = cost(costs_.forward, n, outlook) + cost(costs_.head, n, outlook) +
-                   cost(costs_.other, num_seats_, outlook) + cycle.pass_seconds;
+                   cost(costs_.other, num_seats_, outlook) + cycle.pass_seconds +
+                   cycle.catching_up_seconds;
   if (cycle.followed > 0) seconds += cost(costs_.follow, cycle.followed, outlook);
   return std::max(seconds, 1e-9);
 }
@@ -76,13 +81,16 @@ int32_t DraftSizer::num_missed(const DraftSeat& seat) const {
   return draft_always_follows_ ? 0 : seat.record->num_behind + seat.num_known - 1;
 }
 
-// The same for each token of those that the sequence is likely to generate while it drafts.
-double DraftSizer::missed_entries(const DraftSeat& seat) const {
+// Seconds that it takes at once, for each token of those that the sequence is likely to generate
+// while it drafts. A row of hundreds may cost several times what one of a few costs.
+double DraftSizer::catching_up(const DraftSeat& seat) const {
+  const int32_t missed = num_missed(seat);
+  if (missed == 0) return 0;
   const double expected = std::min<double>(seat.num_remaining, mean_generated_);
-  return num_missed(seat) / std::max(1.0, kStaying * expected);
+  return costs_.follow.at(missed) / std::max(1.0, kStaying * expected);
 }
 
-void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double missed,
+void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double catching_up,
                            Outlook outlook) {
   const auto pass_seconds = [&](int32_t rows) {
     if (rows == 0) return 0.0;
@@ -94,8 +102,9 @@ void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double 
   ++rows;
   ++cycle.num_drafts;
   cycle.tokens += survival;
-  const bool begins = depth == 0 && !draft_always_follows_;
-  cycle.followed += ((begins ? 1 : 0) + survival) * (1 + missed);
+  const double followed = survival + (depth == 0 && !draft_always_follows_ ? 1 : 0);
+  cycle.followed += followed;
+  cycle.catching_up_seconds += followed * catching_up;
 }
 
 DraftSizer::Cycle DraftSizer::empty_cycle() {
@@ -121,7 +130,7 @@ DraftSizer::Cycle DraftSizer::try_equal_lengths(std::span<const DraftSeat> seats
     for (size_t i = 0; i < seats.size(); ++i) {
       if (seats[i].max_drafts < length) continue;
       add_draft(cycle, length - 1, survival_[i * K + static_cast<size_t>(length) - 1],
-                missed_entries(seats[i]), Outlook::kExpected);
+                catching_up(seats[i]), Outlook::kExpected);
     }
     cycle.seconds = seconds_of(cycle, Outlook::kExpected);
     if (cycle.rate() > best.rate()) {
@@ -129,10 +138,8 @@ DraftSizer::Cycle DraftSizer::try_equal_lengths(std::span<const DraftSeat> seats
       best_length = length;
     }
     // The account is of decoding alone: nothing missed.
-    Cycle steady = cycle;
-    if (cycle.num_drafts > 0) steady.followed = cycle.tokens;
     equal_rates_[static_cast<size_t>(length)] =
-        cycle.tokens / seconds_of(steady, Outlook::kExpected);
+        cycle.tokens / (cycle.seconds - cycle.catching_up_seconds);
   }
   return best;
 }
@@ -157,7 +164,7 @@ DraftSizer::Cycle DraftSizer::try_prefixes(std::span<const DraftSeat> seats, siz
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const Candidate& candidate = candidates_[i];
     add_draft(cycle, candidate.depth, static_cast<double>(candidate.survival),
-              missed_entries(seats[static_cast<size_t>(candidate.seat_idx)]), Outlook::kExpected);
+              catching_up(seats[static_cast<size_t>(candidate.seat_idx)]), Outlook::kExpected);
     cycle.seconds = seconds_of(cycle, Outlook::kExpected);
     if (cycle.rate() > best.rate()) {
       best = cycle;
@@ -239,10 +246,10 @@ void DraftSizer::choose_trial(std::span<DraftSeat> seats, const Cycle& chosen) {
     const double gain = trial_cycle(seats, length, Outlook::kHoped).rate() / chosen.rate() - 1;
     // What no drafts cost is asked again and again, whatever is thought of it, for never to be
     // slower than that is the promise; a whole trial is saved for.
-    const bool must =
-        length == 0 && num_seat_steps_ > kEarly && costs_.forward.times_seen(num_seats_) < kSeldom;
+    const bool must = length == 0 && num_choices_ > kBeforeNone &&
+                      costs_.forward.times_seen(num_seats_) < kSeldom;
     if (gain <= 0 && !must) continue;
-    const double loss = (must ? kTrialSteps : 1) * trial_loss(seats, length, chosen);
+    const double loss = (must ? kPlainTrialSteps : 1) * trial_loss(seats, length, chosen);
     const double value = must ? kFirst : gain / (loss + kSmallLoss * chosen.seconds);
     if (value <= best_value) continue;
     best_value = value;
@@ -251,7 +258,8 @@ void DraftSizer::choose_trial(std::span<DraftSeat> seats, const Cycle& chosen) {
   }
   if (best_value <= 0 || best_loss_ > allowance_) return;
   for (size_t i = 0; i < seats.size(); ++i) {
-    if (on_trial_[i]) seats[i].record->num_trial_steps = kTrialSteps;
+    if (!on_trial_[i]) continue;
+    seats[i].record->num_trial_steps = trial_length_ == 0 ? kPlainTrialSteps : kTrialSteps;
   }
   go_on_trying(seats, chosen);
 }
@@ -284,7 +292,7 @@ DraftSizer::Cycle DraftSizer::trial_cycle(std::span<const DraftSeat> seats, int3
     for (int32_t depth = 0; depth < num_drafts; ++depth) {
       survival = hopes ? survival * acceptance_.hopeful(*seat.record, depth)
                        : static_cast<double>(survival_[i * K + static_cast<size_t>(depth)]);
-      add_draft(cycle, depth, survival, hopes ? missed_entries(seat) : 0, outlook);
+      add_draft(cycle, depth, survival, hopes ? catching_up(seat) : 0, outlook);
     }
   }
   cycle.seconds = seconds_of(cycle, outlook);
@@ -318,7 +326,7 @@ bool DraftSizer::settled(const StepTimes& times, bool only_decoding) {
     verified_drafts_ = verifies;
     num_alike_ = 0;
   }
-  return num_alike_++ >= kUnsettled;
+  return num_alike_++ >= (verified_drafts_ ? kUnsettled : kPlainUnsettled);
 }
 
 void DraftSizer::note_step(const StepTimes& times, int32_t num_tokens, bool only_decoding) {

@@ -76,9 +76,9 @@ class DraftSizer final : public DraftPolicy {
   // A batch in the making.
   struct Cycle {
     double tokens = 0;
-    double followed = 0;  // entries the draft takes in
+    double followed = 0;  // entries the draft takes in, but what was missed before
     int32_t num_drafts = 0;
-    double pass_seconds = 0;
+    double pass_seconds = 0, catching_up_seconds = 0;
     double seconds = 0;
     double rate() const { return tokens / seconds; }
   };
@@ -90,10 +90,10 @@ class DraftSizer final : public DraftPolicy {
 
   static double cost(const CostCurve& curve, double rows, Outlook outlook);
   void begin_cycle(std::span<const DraftSeat> seats);
-  void add_draft(Cycle& cycle, int32_t depth, double survival, double missed, Outlook outlook);
+  void add_draft(Cycle& cycle, int32_t depth, double survival, double catching_up, Outlook outlook);
   double seconds_of(const Cycle& cycle, Outlook outlook) const;
   int32_t num_missed(const DraftSeat& seat) const;
-  double missed_entries(const DraftSeat& seat) const;
+  double catching_up(const DraftSeat& seat) const;
   Cycle empty_cycle();
   Cycle plain_cycle();
   Cycle try_equal_lengths(std::span<const DraftSeat> seats, int32_t& best_length);

@@ -348,7 +348,9 @@ struct Values {
   float sums[2][64];  // of 128 columns each
   float largest[2], total[2];
 
+  // All lanes have read what they need of the tile and its weights.
   __device__ __forceinline__ void release(uint32_t of) {
+    __syncwarp();
     if (tid % 32 != 0) return;
     arrive(room.empty + of % L::kStages * 8);
     arrive(room.read + of % 2 * 8);
