@@ -63,11 +63,12 @@ Mla Mla::load(const Loader& loader, const ModelConfig& c, const std::string& pre
   const int64_t heads = c.num_attention_heads;
   const int64_t nope = c.qk_nope_head_dim, v = c.v_head_dim;
   Mla a;
-  a.q_a_proj = Linear::load(loader, prefix + ".q_a_proj", c.q_lora_rank, c.hidden_size);
+  a.qkv_a_proj = Linear::load(
+      loader,
+      {{prefix + ".q_a_proj", c.q_lora_rank}, {prefix + ".kv_a_proj_with_mqa", c.latent_width()}},
+      c.hidden_size);
   a.q_a_layernorm = RmsNorm::load(loader, prefix + ".q_a_layernorm", c.q_lora_rank, c.rms_norm_eps);
   a.q_b_proj = Linear::load(loader, prefix + ".q_b_proj", heads * c.qk_head_dim(), c.q_lora_rank);
-  a.kv_a_proj_with_mqa =
-      Linear::load(loader, prefix + ".kv_a_proj_with_mqa", c.latent_width(), c.hidden_size);
   a.kv_a_layernorm =
       RmsNorm::load(loader, prefix + ".kv_a_layernorm", c.kv_lora_rank, c.rms_norm_eps);
   a.o_proj = Linear::load(loader, prefix + ".o_proj", c.hidden_size, heads * v);
@@ -107,30 +108,36 @@ Tensor Mla::forward(const Step& s, const ModelConfig& c, std::span<const double>
                     int64_t layer, Tensor x) const {
   const int64_t T = x.dim(0), heads = c.num_attention_heads;
   const int64_t nope = c.qk_nope_head_dim, rope = c.qk_rope_head_dim, latent = c.kv_lora_rank;
-  const Tensor c_q = q_a_proj.forward(s, x);  // [T, q_lora]
-  q_a_layernorm.forward_in_place(s, c_q);
-  const Tensor q = q_b_proj.forward(s, c_q).split_last(heads, nope + rope);  // [T, heads, …]
-  const Tensor q_nope = q.columns(0, nope), q_pe = q.columns(nope, rope);
-
-  const Tensor kv = kv_a_proj_with_mqa.forward(s, x);  // [T, latent + rope]
+  const Tensor qkv = qkv_a_proj.forward(s, x);
+  const Tensor c_q = qkv.columns(0, c.q_lora_rank);
+  const Tensor kv = qkv.columns(c.q_lora_rank, latent + rope);
   ops::mla_cache_write(s.ctx, {.cache = s.caches[static_cast<size_t>(layer)],
                                .kv = kv,
-                               .q_rope = q_pe,
                                .norm_weight = kv_a_layernorm.weight.view,
                                .eps = kv_a_layernorm.eps,
                                .positions = s.positions,
                                .inv_freq = inv_freq,
                                .magnitude = c.rope.magnitude(),
                                .style = ops::RopeStyle::kInterleaved,
-                               .sequences = s.sequences});
+                               .sequences = s.sequences,
+                               .q = c_q,
+                               .q_norm_weight = q_a_layernorm.weight.view,
+                               .q_eps = q_a_layernorm.eps});
   s.tap("kv_latent", layer, kv.columns(0, latent));
 
+  const Tensor q = q_b_proj.forward(s, c_q).split_last(heads, nope + rope);  // [T, heads, …]
   const Tensor q_latent = s.act({T, heads, latent});
-  ops::head_linear(s.ctx, {.out = q_latent, .x = q_nope, .weights = absorb});
+  ops::mla_queries(s.ctx, {.q_latent = q_latent,
+                           .q = q,
+                           .weights = absorb,
+                           .positions = s.positions,
+                           .inv_freq = inv_freq,
+                           .magnitude = c.rope.magnitude(),
+                           .style = ops::RopeStyle::kInterleaved});
   const Tensor o_latent = s.act({T, heads, latent});
   ops::mla_attention(s.ctx, {.out = o_latent,
                              .q_latent = q_latent,
-                             .q_rope = q_pe,
+                             .q_rope = q.columns(nope, rope),
                              .cache = s.caches[static_cast<size_t>(layer)],
                              .sequences = s.sequences,
                              .scale = c.softmax_scale(),
@@ -169,27 +176,28 @@ Moe Moe::load(const Loader& loader, const ModelConfig& c, const std::string& pre
 Tensor Moe::forward(const Step& s, const ModelConfig& c, int64_t layer, Tensor x) const {
   const int64_t T = x.dim(0), k = c.num_experts_per_tok;
   const Tensor logits = s.f32({T, gate.weight.out});  // [T, E]
-  ops::linear(s.ctx, {.out = logits, .x = x, .weight = &gate.weight});
-  s.tap("router_logits", layer, logits);
   const Tensor ids = s.ctx.arena->empty(DType::kI32, {T, k});
   const Tensor weights = s.f32({T, k});
-  ops::route(s.ctx, {.ids = ids,
-                     .weights = weights,
-                     .logits = logits,
-                     .bias = e_score_correction_bias.view,
-                     .n_group = static_cast<int32_t>(c.n_group),
-                     .topk_group = static_cast<int32_t>(c.topk_group),
-                     .norm_topk_prob = c.norm_topk_prob,
-                     .routed_scaling_factor = static_cast<float>(c.routed_scaling_factor),
-                     .num_valid = s.num_valid});
   const Tensor out = s.act({T, c.hidden_size});
-  ops::ExpertsArgs args{
-      .out = out, .x = x, .ids = ids, .weights = weights, .gate_up = gate_up, .down = down};
+  ops::MoeArgs args{
+      .gate = {.out = logits, .x = x, .weight = &gate.weight},
+      .route = {.ids = ids,
+                .weights = weights,
+                .logits = logits,
+                .bias = e_score_correction_bias.view,
+                .n_group = static_cast<int32_t>(c.n_group),
+                .topk_group = static_cast<int32_t>(c.topk_group),
+                .norm_topk_prob = c.norm_topk_prob,
+                .routed_scaling_factor = static_cast<float>(c.routed_scaling_factor),
+                .num_valid = s.num_valid},
+      .experts = {
+          .out = out, .x = x, .ids = ids, .weights = weights, .gate_up = gate_up, .down = down}};
   if (shared_experts.has_value()) {
-    args.shared_gate_up = &shared_experts->gate_up.weight;
-    args.shared_down = &shared_experts->down.weight;
+    args.experts.shared_gate_up = &shared_experts->gate_up.weight;
+    args.experts.shared_down = &shared_experts->down.weight;
   }
-  ops::experts(s.ctx, args);
+  ops::moe(s.ctx, args);
+  s.tap("router_logits", layer, logits);
   return out;  // [T, H]
 }
 
@@ -244,9 +252,9 @@ std::vector<NamedWeight> KimiK25::named_weights() const {
     const DecoderLayer& layer = layers_[i];
     const Mla& a = layer.self_attn;
     const std::string prefix = layer_name(static_cast<int64_t>(i));
-    named.push_back({{prefix + "self_attn.q_a_proj"}, &a.q_a_proj.weight});
+    named.push_back({{prefix + "self_attn.q_a_proj", prefix + "self_attn.kv_a_proj_with_mqa"},
+                     &a.qkv_a_proj.weight});
     named.push_back({{prefix + "self_attn.q_b_proj"}, &a.q_b_proj.weight});
-    named.push_back({{prefix + "self_attn.kv_a_proj_with_mqa"}, &a.kv_a_proj_with_mqa.weight});
     named.push_back({{prefix + "self_attn.o_proj"}, &a.o_proj.weight});
     if (layer.mlp.has_value()) {
       add_mlp(prefix + "mlp", layer.mlp->gate_up.weight, layer.mlp->down.weight);

@@ -16,10 +16,9 @@
 namespace eyrie::model {
 
 struct Mla {
-  Linear q_a_proj;  // [q_lora, H]
+  Linear qkv_a_proj;  // q_a_proj and kv_a_proj_with_mqa: [q_lora + latent + rope, H]
   RmsNorm q_a_layernorm;
-  Linear q_b_proj;            // [heads · (nope + rope), q_lora]
-  Linear kv_a_proj_with_mqa;  // [latent + rope, H]
+  Linear q_b_proj;  // [heads · (nope + rope), q_lora]
   RmsNorm kv_a_layernorm;
   ops::WeightStack absorb;                        // per head U_hᵀ [latent, nope] of kv_b_proj
   ops::WeightStack expand;                        // per head V_h [v, latent] of kv_b_proj

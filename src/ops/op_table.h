@@ -35,6 +35,8 @@ struct OpTable {
   Buffer (*stack)(const Ctx&, std::span<const PreparedWeight>) = nullptr;  // nullptr: no table
   void (*add_rms_norm)(const Ctx&, const AddRmsNormArgs&) = nullptr;
   void (*mla_cache_write)(const Ctx&, const MlaCacheWriteArgs&) = nullptr;
+  void (*mla_queries)(const Ctx&, const MlaQueriesArgs&) = nullptr;
+  void (*moe)(const Ctx&, const MoeArgs&) = nullptr;
   void (*sample)(const Ctx&, const SampleArgs&) = nullptr;  // nullptr: the host samples
   // Whether `experts` takes shared experts along; otherwise the front adds them.
   bool experts_take_shared = false;

@@ -204,12 +204,16 @@ void scale_rows(const Ctx& ctx, const ScaleRowsArgs& a) {
   if (a.factor != 1.0f) slot(ctx, &OpTable::scale_rows, "scale_rows")(ctx, a);
 }
 
-void linear(const Ctx& ctx, const LinearArgs& a) {
+static void check_linear(const Ctx& ctx, const LinearArgs& a) {
   CHECK(a.weight != nullptr && is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) &&
             a.out.dim(0) == a.x.dim(0) && a.out.dim(1) == a.weight->out &&
             a.x.dim(1) == a.weight->in,
         "linear: out {} x {} weight [{}, {}]", a.out.shape_string(), a.x.shape_string(),
         a.weight == nullptr ? 0 : a.weight->out, a.weight == nullptr ? 0 : a.weight->in);
+}
+
+void linear(const Ctx& ctx, const LinearArgs& a) {
+  check_linear(ctx, a);
   slot(ctx, &OpTable::linear, "linear")(ctx, a);
 }
 
@@ -250,27 +254,51 @@ void cache_write(const Ctx& ctx, const CacheWriteArgs& a) {
 }
 
 void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& a) {
-  CHECK(is_activation(ctx, a.kv, 2) && is_activation(ctx, a.q_rope, 3) &&
-            is_f32(a.norm_weight, 1) && a.q_rope.dim(0) == a.kv.dim(0) &&
-            a.norm_weight.dim(0) + a.q_rope.dim(2) == a.kv.dim(1) && is_cache(a.cache, a.kv.dim(1)),
-        "mla_cache_write: cache {} kv {} q_rope {} norm weight {}", a.cache.data.shape_string(),
-        a.kv.shape_string(), a.q_rope.shape_string(), a.norm_weight.shape_string());
+  const int64_t latent = a.norm_weight.dim(0), width = a.kv.dim(1) - latent;
+  CHECK(is_activation(ctx, a.kv, 2) && is_f32(a.norm_weight, 1) &&
+            width == 2 * static_cast<int64_t>(a.inv_freq.size()) && is_cache(a.cache, a.kv.dim(1)),
+        "mla_cache_write: cache {} kv {} norm weight {}, {} frequencies",
+        a.cache.data.shape_string(), a.kv.shape_string(), a.norm_weight.shape_string(),
+        a.inv_freq.size());
+  CHECK(is_activation(ctx, a.q, 2) && a.q.dtype() == a.kv.dtype() && is_f32(a.q_norm_weight, 1) &&
+            a.q.dim(0) == a.kv.dim(0) && a.q.dim(1) == a.q_norm_weight.dim(0),
+        "mla_cache_write: kv {} q {} norm weight {}", a.kv.shape_string(), a.q.shape_string(),
+        a.q_norm_weight.shape_string());
   if (slot_or_null(ctx, &OpTable::mla_cache_write) != nullptr) {
     ctx.table->mla_cache_write(ctx, a);
     return;
   }
-  const Tensor latent = a.kv.columns(0, a.norm_weight.dim(0));
-  rms_norm(ctx, {.out = latent, .x = latent, .weight = a.norm_weight, .eps = a.eps});
-  const int64_t width = a.q_rope.dim(2);
-  for (const Tensor& x :
-       {a.q_rope, a.kv.columns(a.norm_weight.dim(0), width).split_last(1, width)}) {
-    rope(ctx, {.x = x,
-               .positions = a.positions,
-               .inv_freq = a.inv_freq,
-               .magnitude = a.magnitude,
-               .style = a.style});
-  }
+  rms_norm(ctx, {.out = a.q, .x = a.q, .weight = a.q_norm_weight, .eps = a.q_eps});
+  const Tensor normed = a.kv.columns(0, latent);
+  rms_norm(ctx, {.out = normed, .x = normed, .weight = a.norm_weight, .eps = a.eps});
+  rope(ctx, {.x = a.kv.columns(latent, width).split_last(1, width),
+             .positions = a.positions,
+             .inv_freq = a.inv_freq,
+             .magnitude = a.magnitude,
+             .style = a.style});
   cache_write(ctx, {.cache = a.cache, .x = a.kv, .sequences = a.sequences});
+}
+
+void mla_queries(const Ctx& ctx, const MlaQueriesArgs& a) {
+  const int64_t width = 2 * static_cast<int64_t>(a.inv_freq.size());
+  CHECK(is_activation(ctx, a.q, 3) && is_activation(ctx, a.q_latent, 3) &&
+            a.q.dim(0) == a.q_latent.dim(0) && a.q.dim(1) == a.q_latent.dim(1) &&
+            a.q.dim(2) > width && a.weights.size() == static_cast<size_t>(a.q.dim(1)) &&
+            a.positions.size() == static_cast<size_t>(a.q.dim(0)),
+        "mla_queries: q_latent {} q {}, {} heads' weights, {} frequencies, {} positions",
+        a.q_latent.shape_string(), a.q.shape_string(), a.weights.size(), a.inv_freq.size(),
+        a.positions.size());
+  if (slot_or_null(ctx, &OpTable::mla_queries) != nullptr) {
+    ctx.table->mla_queries(ctx, a);
+    return;
+  }
+  const int64_t nope = a.q.dim(2) - width;
+  rope(ctx, {.x = a.q.columns(nope, width),
+             .positions = a.positions,
+             .inv_freq = a.inv_freq,
+             .magnitude = a.magnitude,
+             .style = a.style});
+  head_linear(ctx, {.out = a.q_latent, .x = a.q.columns(0, nope), .weights = a.weights});
 }
 
 void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {
@@ -299,7 +327,7 @@ void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& a) {
   slot(ctx, &OpTable::gqa_attention, "gqa_attention")(ctx, a);
 }
 
-void route(const Ctx& ctx, const RouteArgs& a) {
+static void check_route(const RouteArgs& a) {
   CHECK(a.ids.rank() == 2 && a.ids.dtype() == DType::kI32 && a.ids.is_contiguous() &&
             is_f32(a.weights, 2) && a.weights.is_contiguous() && is_f32(a.logits, 2) &&
             is_f32(a.bias, 1) && same_shape(a.ids, a.weights) && a.ids.dim(0) == a.logits.dim(0) &&
@@ -312,6 +340,10 @@ void route(const Ctx& ctx, const RouteArgs& a) {
             a.ids.dim(1) <= a.topk_group * (num_experts / a.n_group),
         "route: {} of {} experts in {} of {} groups", a.ids.dim(1), num_experts, a.topk_group,
         a.n_group);
+}
+
+void route(const Ctx& ctx, const RouteArgs& a) {
+  check_route(a);
   slot(ctx, &OpTable::route, "route")(ctx, a);
 }
 
@@ -325,7 +357,7 @@ static void check_expert_ids(const Ctx& ctx, const ExpertsArgs& a) {
   }
 }
 
-void experts(const Ctx& ctx, const ExpertsArgs& a) {
+static void check_experts(const Ctx& ctx, const ExpertsArgs& a) {
   CHECK(is_activation(ctx, a.out, 2) && is_activation(ctx, a.x, 2) && same_shape(a.out, a.x) &&
             a.ids.rank() == 2 && a.ids.dtype() == DType::kI32 && a.ids.is_contiguous() &&
             is_f32(a.weights, 2) && a.weights.is_contiguous() && same_shape(a.ids, a.weights) &&
@@ -339,14 +371,17 @@ void experts(const Ctx& ctx, const ExpertsArgs& a) {
           "experts: x {} gate_up[{}] [{}, {}] down [{}, {}]", a.x.shape_string(), e,
           a.gate_up[e].out, a.gate_up[e].in, a.down[e].out, a.down[e].in);
   }
-  check_expert_ids(ctx, a);
-  const bool has_shared = a.shared_down != nullptr;
-  CHECK(!has_shared ||
+  CHECK(a.shared_down == nullptr ||
             (a.shared_gate_up != nullptr && a.shared_gate_up->in == a.x.dim(1) &&
              a.shared_down->out == a.x.dim(1) && a.shared_gate_up->out == 2 * a.shared_down->in),
         "experts: x {} and shared experts of another shape", a.x.shape_string());
+}
+
+void experts(const Ctx& ctx, const ExpertsArgs& a) {
+  check_experts(ctx, a);
+  check_expert_ids(ctx, a);
   slot(ctx, &OpTable::experts, "experts")(ctx, a);
-  if (!has_shared || ctx.table->experts_take_shared) return;
+  if (a.shared_down == nullptr || ctx.table->experts_take_shared) return;
   const ArenaScope scratch(*ctx.arena);
   const auto rows_of = [&](int64_t width) {
     return ctx.arena->empty(ctx.table->activation_dtype, {a.x.dim(0), width});
@@ -357,6 +392,22 @@ void experts(const Ctx& ctx, const ExpertsArgs& a) {
   silu_mul(ctx, {.out = hidden, .gate_up = gate_up});
   linear(ctx, {.out = out, .x = hidden, .weight = a.shared_down});
   add(ctx, {.residual = a.out, .x = out});
+}
+
+void moe(const Ctx& ctx, const MoeArgs& a) {
+  CHECK(a.gate.out.raw() == a.route.logits.raw() && a.route.ids.raw() == a.experts.ids.raw() &&
+            a.route.weights.raw() == a.experts.weights.raw(),
+        "moe: what one part writes is not what the next reads");
+  if (slot_or_null(ctx, &OpTable::moe) == nullptr) {
+    linear(ctx, a.gate);
+    route(ctx, a.route);
+    experts(ctx, a.experts);
+    return;
+  }
+  check_linear(ctx, a.gate);
+  check_route(a.route);
+  check_experts(ctx, a.experts);
+  ctx.table->moe(ctx, a);
 }
 
 void argmax(const Ctx& ctx, const ArgmaxArgs& a) {

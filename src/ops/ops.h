@@ -252,13 +252,12 @@ struct CacheWriteArgs {
 };
 void cache_write(const Ctx& ctx, const CacheWriteArgs& args);
 
-// What makes a step's keys and queries of MLA ready: kv[:, :latent] is normalised (rms_norm), the
-// rope part of every query head and kv[:, latent:] are rotated, both in place, and kv is written to
-// the cache.
+// What MLA's down projections are followed by. kv[:, :latent] is normalised (rms_norm),
+// kv[:, latent:] rotated, both in place, and kv is written to the cache; q, the queries before
+// their up projection, is normalised in place.
 struct MlaCacheWriteArgs {
   CacheView cache;
   Tensor kv;           // [T, latent + rope]
-  Tensor q_rope;       // [T, Hq, rope], may be strided
   Tensor norm_weight;  // [latent] F32
   float eps;
   std::span<const int32_t> positions;  // [T]
@@ -266,8 +265,24 @@ struct MlaCacheWriteArgs {
   float magnitude = 1.0f;
   RopeStyle style = RopeStyle::kInterleaved;
   std::span<const SequenceRows> sequences;
+  Tensor q;              // [T, q_lora]
+  Tensor q_norm_weight;  // [q_lora] F32
+  float q_eps;
 };
 void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& args);
+
+// What MLA's queries are made of: q_latent[t, h] = q[t, h, :nope] · weight[h]ᵀ, and q[t, h, nope:]
+// rotated in place.
+struct MlaQueriesArgs {
+  Tensor q_latent;                     // [T, Hq, latent]
+  Tensor q;                            // [T, Hq, nope + rope], may be strided
+  WeightSpan weights;                  // per head [latent, nope]
+  std::span<const int32_t> positions;  // [T]
+  std::span<const double> inv_freq;    // [rope / 2]
+  float magnitude = 1.0f;
+  RopeStyle style = RopeStyle::kInterleaved;
+};
+void mla_queries(const Ctx& ctx, const MlaQueriesArgs& args);
 
 // Absorbed MLA. cache width = latent + rope: key = [c_kv | k_pe], value = c_kv.
 // out[T, Hq, latent] = Σ_j softmax_j(scale · (q_latent·c_j + q_rope·k_j)) · c_j
@@ -326,6 +341,15 @@ struct ExpertsArgs {
   const PreparedWeight* shared_down = nullptr;
 };
 void experts(const Ctx& ctx, const ExpertsArgs& args);
+
+// A layer's experts with their router: linear (its logits), route of these logits, experts by
+// these ids and weights.
+struct MoeArgs {
+  LinearArgs gate;
+  RouteArgs route;
+  ExpertsArgs experts;
+};
+void moe(const Ctx& ctx, const MoeArgs& args);
 
 // ---- sampling help ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #include "ops/gpu/backend.h"
 #include "ops/gpu/compat.h"
 #include "ops/gpu/kernels_attention.h"
+#include "ops/gpu/linear.h"
 
 // Glue of attention: rotation, cache writes, and the choice of the kernel that attends.
 namespace eyrie::ops::gpu {
@@ -130,16 +131,34 @@ void cache_write(const Ctx& ctx, const CacheWriteArgs& a) {
 }
 
 void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& a) {
+  const int64_t latent = a.norm_weight.dim(0), q_width = a.q.dim(1);
+  CHECK(latent <= kMaxNormed && q_width <= kMaxNormed, "mla_cache_write: rows of {} and {}, of {}",
+        latent, q_width, kMaxNormed);
   launch_mla_cache_write({.cache = cache_of(a.cache),
                           .kv = rows_of(a.kv),
-                          .q_rope = heads_of(a.q_rope),
                           .norm_weight = a.norm_weight.data<float>(),
                           .eps = a.eps,
-                          .latent = static_cast<int32_t>(a.norm_weight.dim(0)),
-                          .num_heads = static_cast<int32_t>(a.q_rope.dim(1)),
+                          .latent = static_cast<int32_t>(latent),
                           .rotation = rotation_of(a),
-                          .batch = batch_of(a.sequences, a.kv.dim(0), 0)},
+                          .batch = batch_of(a.sequences, a.kv.dim(0), 0),
+                          .q = rows_of(a.q),
+                          .q_norm_weight = a.q_norm_weight.data<float>(),
+                          .q_eps = a.q_eps,
+                          .q_width = static_cast<int32_t>(q_width)},
                          ctx.stream);
+}
+
+void mla_queries(const Ctx& ctx, const MlaQueriesArgs& a) {
+  const int64_t width = 2 * static_cast<int64_t>(a.inv_freq.size());
+  const int64_t nope = a.q.dim(2) - width;
+  const Rope turned{.x = heads_of(a.q.columns(nope, width)),
+                    .num_rows = a.q.dim(0),
+                    .num_heads = static_cast<int32_t>(a.q.dim(1)),
+                    .rotation = rotation_of(a)};
+  const HeadLinearArgs product{.out = a.q_latent, .x = a.q.columns(0, nope), .weights = a.weights};
+  if (multiply_heads(ctx, product, turned)) return;
+  launch_rope(turned, ctx.stream);
+  gpu::head_linear(ctx, product);
 }
 
 void mla_attention(const Ctx& ctx, const MlaAttentionArgs& a) {

@@ -5,6 +5,7 @@
 
 #include "formats/weight.h"
 #include "ops/gpu/gpu_test_support.h"
+#include "ops/weight_test_support.h"
 
 namespace eyrie::ops::gpu {
 namespace {
@@ -345,52 +346,59 @@ TEST_F(WriteTest, CacheWriteStoresTheReferencesCodes) {
   }
 }
 
-TEST_F(WriteTest, MlaCacheWriteIsNormRotationAndWrite) {
+std::vector<int32_t> positions_of(const PagedBatch& batch) {
+  std::vector<int32_t> positions;
+  for (const SequenceRows& s : batch.sequences()) {
+    for (int32_t r = 0; r < s.num_rows; ++r) positions.push_back(s.first_position + r);
+  }
+  return positions;
+}
+
+TEST_F(WriteTest, MlaCacheWriteIsNormsRotationAndWrite) {
   struct Case {
-    int64_t heads, latent, rope;
+    int64_t q_width, latent, rope;
   };
   for (const bool is_fp8 : {false, true}) {
     for (const DType type : kActivationTypes) {
-      for (const Case& c : {Case{4, 128, 32}, {64, 512, 64}, {3, 24, 10}}) {
+      for (const Case& c : {Case{192, 128, 32}, {1536, 512, 64}, {33, 24, 10}}) {
         const std::vector<int> lengths = {300, 5, 77}, rows = {2, 5, 1};
         const PagedBatch batch(lengths, rows, 32, 1);
         const DeviceBatch on_device(batch, lengths, 32);
         const int64_t width = c.latent + c.rope, num_rows = batch.num_rows();
         BothCaches caches(batch, width, 32, 3, is_fp8);
-        Matrix kv = rounded(Matrix::random(num_rows, width, 2), type);
-        Matrix q = rounded(Matrix::random(num_rows, c.heads * (c.rope + 16), 4), type);
-        const Matrix weight = Matrix::random(1, c.latent, 8);
-        std::vector<int32_t> positions;
-        for (const SequenceRows& s : batch.sequences()) {
-          for (int32_t r = 0; r < s.num_rows; ++r) positions.push_back(s.first_position + r);
-        }
+        // Side by side, as one product writes them.
+        Matrix both = rounded(Matrix::random(num_rows, c.q_width + width, 2), type);
+        const Matrix weight = Matrix::random(1, c.latent, 8),
+                     q_weight = Matrix::random(1, c.q_width, 9);
+        const std::vector<int32_t> positions = positions_of(batch);
         const std::vector<double> inv_freq = frequencies(c.rope / 2);
-        const DeviceMatrix kv_gpu(kv, type, width + 8), q_gpu(q, type),
-            weight_gpu(weight, DType::kF32);
+        const DeviceMatrix both_gpu(both, type, c.q_width + width + 8),
+            weight_gpu(weight, DType::kF32), q_weight_gpu(q_weight, DType::kF32);
         const DeviceArray<int32_t> positions_gpu(positions);
         const DeviceArray<double> inv_freq_gpu(inv_freq);
-        const auto args = [&](const CacheView& cache, const Tensor& kv_of, const Tensor& q_of,
-                              const Tensor& w, std::span<const int32_t> p,
+        const auto args = [&](const CacheView& cache, const Tensor& x, const Tensor& w,
+                              const Tensor& q_w, std::span<const int32_t> p,
                               std::span<const double> f, std::span<const SequenceRows> s) {
-          return MlaCacheWriteArgs{
-              .cache = cache,
-              .kv = kv_of,
-              .q_rope = q_of.split_last(c.heads, c.rope + 16).columns(16, c.rope),
-              .norm_weight = w.reshape({c.latent}),
-              .eps = 1e-6f,
-              .positions = p,
-              .inv_freq = f,
-              .magnitude = 1.0f,
-              .style = RopeStyle::kInterleaved,
-              .sequences = s};
+          return MlaCacheWriteArgs{.cache = cache,
+                                   .kv = x.columns(c.q_width, width),
+                                   .norm_weight = w.reshape({c.latent}),
+                                   .eps = 1e-6f,
+                                   .positions = p,
+                                   .inv_freq = f,
+                                   .magnitude = 1.0f,
+                                   .style = RopeStyle::kInterleaved,
+                                   .sequences = s,
+                                   .q = x.columns(0, c.q_width),
+                                   .q_norm_weight = q_w.reshape({c.q_width}),
+                                   .q_eps = 1e-6f};
         };
-        ops::mla_cache_write(
-            ctx(), args(caches.device(), kv_gpu.tensor(), q_gpu.tensor(), weight_gpu.tensor(),
-                        positions_gpu.span(), inv_freq_gpu.span(), on_device.sequences()));
+        ops::mla_cache_write(ctx(), args(caches.device(), both_gpu.tensor(), weight_gpu.tensor(),
+                                         q_weight_gpu.tensor(), positions_gpu.span(),
+                                         inv_freq_gpu.span(), on_device.sequences()));
         ops::mla_cache_write(reference().ctx(),
-                             args(caches.host(), kv.tensor(), q.tensor(), weight.tensor(),
+                             args(caches.host(), both.tensor(), weight.tensor(), q_weight.tensor(),
                                   positions, inv_freq, batch.sequences()));
-        expect_close("mla_cache_write q", q_gpu.to_host(), q, type);
+        expect_close("mla_cache_write q and kv", both_gpu.to_host(), both, type);
         // Only what the batch's rows wrote: the rest is compared as it was.
         Matrix got = caches.device_values(), want = caches.host_values();
         for (int64_t s = 0; s < want.rows(); ++s) {
@@ -402,6 +410,55 @@ TEST_F(WriteTest, MlaCacheWriteIsNormRotationAndWrite) {
         // A code apart where a value lies between two.
         expect_close(fmt::format("mla_cache_write {}", cache_name(is_fp8)), got, want,
                      is_fp8 ? 1e-1 : 8e-3);
+      }
+    }
+  }
+}
+
+// Kimi's heads by the kernel of their own, any other by a product and a rotation.
+TEST_F(WriteTest, MlaQueriesAreAProductAndARotation) {
+  struct Case {
+    int64_t heads, latent, nope, rope;
+  };
+  for (const Case& c : {Case{64, 512, 128, 64}, {5, 128, 32, 16}}) {
+    std::vector<Owned> owned;
+    std::vector<PreparedWeight> on_host, on_device;
+    for (int64_t h = 0; h < c.heads; ++h) {
+      owned.push_back(encoded(formats::kBF16, c.latent, c.nope, static_cast<uint32_t>(h)));
+    }
+    for (const Owned& o : owned) {
+      on_host.push_back(ops::prepare(reference().ctx(), {&o.weight, 1}));
+      on_device.push_back(ops::prepare(ctx(), {&o.weight, 1}));
+    }
+    const WeightStack stack = ops::stack(ctx(), std::move(on_device));
+    const std::vector<double> inv_freq = frequencies(c.rope / 2);
+    const DeviceArray<double> inv_freq_gpu(inv_freq);
+    for (const int64_t num_rows : {1, 17, 64, 100}) {
+      SCOPED_TRACE(testing::Message() << c.heads << " heads x " << num_rows);
+      const Matrix q =
+          rounded(Matrix::random(num_rows, c.heads * (c.nope + c.rope), 4), DType::kBF16);
+      std::vector<int32_t> positions;
+      for (int32_t t = 0; t < num_rows; ++t) positions.push_back(t * 977 % 5000);
+      const DeviceArray<int32_t> positions_gpu(positions);
+      const auto args = [&](const Tensor& to, const Tensor& q_of, const WeightSpan& weights,
+                            std::span<const int32_t> p, std::span<const double> f) {
+        return MlaQueriesArgs{.q_latent = to.split_last(c.heads, c.latent),
+                              .q = q_of.split_last(c.heads, c.nope + c.rope),
+                              .weights = weights,
+                              .positions = p,
+                              .inv_freq = f};
+      };
+      Matrix want(num_rows, c.heads * c.latent), want_q = q;
+      ops::mla_queries(reference().ctx(),
+                       args(want.tensor(), want_q.tensor(), on_host, positions, inv_freq));
+      for (const bool deterministic : {false, true}) {
+        const DeviceMatrix q_gpu(q, DType::kBF16), out(num_rows, c.heads * c.latent, DType::kBF16);
+        Ctx context = ctx();
+        context.deterministic = deterministic;
+        ops::mla_queries(context, args(out.tensor(), q_gpu.tensor(), stack, positions_gpu.span(),
+                                       inv_freq_gpu.span()));
+        expect_close("mla_queries latent", out.to_host(), want, DType::kBF16);
+        expect_close("mla_queries q", q_gpu.to_host(), want_q, DType::kBF16);
       }
     }
   }

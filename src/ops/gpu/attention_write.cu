@@ -1,37 +1,13 @@
 #include "ops/gpu/attention_math.cuh"
+#include "ops/gpu/rotate.cuh"
 
 // What happens to queries, keys and values before attention: rotation, normalisation, the write
-// into the cache. Each costs a launch more than its bytes, so MLA's three are one kernel.
+// into the cache. Each costs a launch more than its bytes, so MLA's are one kernel.
 namespace eyrie::ops::gpu {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxHalf = 256;  // pairs of a rotated head
-
-struct Turn {
-  float cosine, sine;
-};
-
-// The angle is float64, and so is its reduction to (-π, π]: what float32 then adds is 2e-7.
-__device__ __forceinline__ Turn turn_of(const Rotation& r, int64_t t, int pair) {
-  constexpr double kPerPi = 0.31830988618379067154;
-  const double half_turns = static_cast<double>(r.positions[t]) * r.inv_freq[pair] * kPerPi;
-  Turn turn;
-  sincospif(static_cast<float>(half_turns - 2.0 * rint(0.5 * half_turns)), &turn.sine,
-            &turn.cosine);
-  turn.cosine *= r.magnitude;
-  turn.sine *= r.magnitude;
-  return turn;
-}
-
-template <typename T>
-__device__ __forceinline__ void rotate(T* x, const Rotation& r, int pair, Turn turn) {
-  T* first = x + (r.is_interleaved ? 2 * pair : pair);
-  T* second = r.is_interleaved ? first + 1 : first + r.half;
-  const float u = to_float(*first), v = to_float(*second);
-  *first = from_float<T>(u * turn.cosine - v * turn.sine);
-  *second = from_float<T>(v * turn.cosine + u * turn.sine);
-}
 
 // Heads [first_head, …) of row t by the whole block; `turns` is shared.
 template <typename T>
@@ -96,19 +72,58 @@ __global__ void __launch_bounds__(kThreads) cache_write_kernel(CacheWrite a) {
   }
 }
 
-// blockIdx.y 0: the row's keys; 1: its queries.
-template <typename Kv, typename Query>
+constexpr int kNormedPieces = 8;  // values of a row that a thread holds: kMaxNormed of a block
+
+// The values of a row that are a thread's: columns i, i + kThreads, …
+template <typename T>
+__device__ __forceinline__ void read_row(const T* row, int width, float (&x)[kNormedPieces]) {
+#pragma unroll
+  for (int i = 0; i < kNormedPieces; ++i) {
+    const int column = i * kThreads + static_cast<int>(threadIdx.x);
+    x[i] = column < width ? to_float(row[column]) : 0.0f;
+  }
+}
+// The row's values are multiplied with this besides the norm's weight. Called by the whole block.
+__device__ __forceinline__ float norm_factor(const float (&x)[kNormedPieces], int width, float eps,
+                                             float* sums) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kNormedPieces; ++i) sum += x[i] * x[i];
+  return 1.0f / sqrtf(block_sum(sum, sums) / static_cast<float>(width) + eps);
+}
+
+template <typename T>
+__device__ __forceinline__ void norm_query(const MlaCacheWrite& a, int64_t t, float* sums) {
+  float w[kNormedPieces], x[kNormedPieces];
+  read_row(a.q_norm_weight, a.q_width, w);
+  wait_for_inputs();
+  T* const row = static_cast<T*>(a.q.data) + t * a.q.stride;
+  read_row(row, a.q_width, x);
+  const float factor = norm_factor(x, a.q_width, a.q_eps, sums);
+#pragma unroll
+  for (int i = 0; i < kNormedPieces; ++i) {
+    const int column = i * kThreads + static_cast<int>(threadIdx.x);
+    if (column < a.q_width) row[column] = from_float<T>(x[i] * factor * w[i]);
+  }
+}
+
+// blockIdx.y 0: the row's latent and rope part; 1: what its queries are made of.
+template <typename T>
 __global__ void __launch_bounds__(kThreads) mla_cache_write_kernel(MlaCacheWrite a) {
   start_dependents();
-  wait_for_inputs();
-  __shared__ Turn turns[kMaxHalf];
   __shared__ float sums[kMaxBlock / kWarpSize];
   __shared__ int found;
   const auto t = static_cast<int32_t>(blockIdx.x);
-  if (blockIdx.y == 1) {
-    rotate_heads<Query>(a.q_rope, a.rotation, t, 0, a.num_heads, turns);
-    return;
-  }
+  if (blockIdx.y == 1) return norm_query<T>(a, t, sums);
+  float w[kNormedPieces], x[kNormedPieces];
+  // Where the row belongs comes from the host, before the step: read and reckoned before the wait.
+  read_row(a.norm_weight, a.latent, w);
+  // A pair a thread: rope parts are no longer than that (kMaxHalf).
+  const int pair = static_cast<int>(threadIdx.x);
+  const bool turns = pair < a.rotation.half;
+  const int first = a.latent + (a.rotation.is_interleaved ? 2 * pair : pair);
+  const int second = a.rotation.is_interleaved ? first + 1 : first + a.rotation.half;
+  const Turn turn = turns ? turn_of(a.rotation, t, pair) : Turn{1.0f, 0.0f};
   const int s = find_sequence(a.batch, t, &found);
   int64_t slot = -1;
   if (s >= 0) {
@@ -116,35 +131,28 @@ __global__ void __launch_bounds__(kThreads) mla_cache_write_kernel(MlaCacheWrite
     slot = slot_of(sequence.block_table, a.cache.block_size,
                    sequence.first_position + (t - sequence.first_row));
   }
-  Kv* row = static_cast<Kv*>(a.kv.data) + t * a.kv.stride;
+  wait_for_inputs();
+
+  T* const row = static_cast<T*>(a.kv.data) + t * a.kv.stride;
+  read_row(row, a.latent, x);
+  const float u = turns ? to_float(row[first]) : 0.0f, v = turns ? to_float(row[second]) : 0.0f;
   const int64_t to = slot * a.cache.width;
-  float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < a.latent; i += kThreads) {
-    const float x = to_float(row[i]);
-    sum += x * x;
+  const auto put = [&](int column, float value) {
+    row[column] = from_float<T>(value);
+    if (slot >= 0) store(a.cache, to + column, value);
+  };
+  if (turns) {
+    put(first, u * turn.cosine - v * turn.sine);
+    put(second, v * turn.cosine + u * turn.sine);
   }
-  const float factor = 1.0f / sqrtf(block_sum(sum, sums) / static_cast<float>(a.latent) + a.eps);
-  for (int i = static_cast<int>(threadIdx.x); i < a.latent; i += kThreads) {
-    const float x = to_float(row[i]) * factor * a.norm_weight[i];
-    row[i] = from_float<Kv>(x);
-    if (slot >= 0) store(a.cache, to + i, x);
-  }
-  for (int pair = static_cast<int>(threadIdx.x); pair < a.rotation.half; pair += kThreads) {
-    const Turn turn = turn_of(a.rotation, t, pair);
-    const int first = a.rotation.is_interleaved ? 2 * pair : pair;
-    const int second = a.rotation.is_interleaved ? first + 1 : first + a.rotation.half;
-    Kv* x = row + a.latent;
-    const float u = to_float(x[first]), v = to_float(x[second]);
-    const float turned_u = u * turn.cosine - v * turn.sine;
-    const float turned_v = v * turn.cosine + u * turn.sine;
-    x[first] = from_float<Kv>(turned_u);
-    x[second] = from_float<Kv>(turned_v);
-    if (slot >= 0) {
-      store(a.cache, to + a.latent + first, turned_u);
-      store(a.cache, to + a.latent + second, turned_v);
-    }
+  const float factor = norm_factor(x, a.latent, a.eps, sums);
+#pragma unroll
+  for (int i = 0; i < kNormedPieces; ++i) {
+    const int column = i * kThreads + static_cast<int>(threadIdx.x);
+    if (column < a.latent) put(column, x[i] * factor * w[i]);
   }
 }
+static_assert(kMaxHalf <= kThreads && kMaxNormed == kNormedPieces * kThreads);
 
 unsigned blocks(int64_t count, int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
@@ -182,12 +190,10 @@ void launch_cache_write(const CacheWrite& a, void* stream) {
 }
 
 void launch_mla_cache_write(const MlaCacheWrite& a, void* stream) {
-  const bool is_kv_f32 = a.kv.type == Type::kF32, is_q_f32 = a.q_rope.type == Type::kF32;
   const auto kernel =
-      is_kv_f32
-          ? (is_q_f32 ? mla_cache_write_kernel<float, float> : mla_cache_write_kernel<float, bf16>)
-          : (is_q_f32 ? mla_cache_write_kernel<bf16, float> : mla_cache_write_kernel<bf16, bf16>);
-  launch("mla_cache_write", kernel, dim3(static_cast<unsigned>(a.batch.num_rows), 2),
+      a.kv.type == Type::kF32 ? mla_cache_write_kernel<float> : mla_cache_write_kernel<bf16>;
+  const unsigned parts = a.q.data == nullptr ? 1 : 2;
+  launch("mla_cache_write", kernel, dim3(static_cast<unsigned>(a.batch.num_rows), parts),
          dim3(kThreads), 0, stream, a);
 }
 

@@ -28,6 +28,8 @@ const OpTable& gpu_ops() {
       .stack = gpu::stack,
       .add_rms_norm = gpu::add_rms_norm,
       .mla_cache_write = gpu::mla_cache_write,
+      .mla_queries = gpu::mla_queries,
+      .moe = gpu::moe,
       .sample = gpu::sample,
       .experts_take_shared = true,
   };

@@ -30,10 +30,12 @@ void silu_mul(const Ctx& ctx, const SiluMulArgs& args);
 void rope(const Ctx& ctx, const RopeArgs& args);
 void cache_write(const Ctx& ctx, const CacheWriteArgs& args);
 void mla_cache_write(const Ctx& ctx, const MlaCacheWriteArgs& args);
+void mla_queries(const Ctx& ctx, const MlaQueriesArgs& args);
 void mla_attention(const Ctx& ctx, const MlaAttentionArgs& args);
 void gqa_attention(const Ctx& ctx, const GqaAttentionArgs& args);
 void route(const Ctx& ctx, const RouteArgs& args);
 void experts(const Ctx& ctx, const ExpertsArgs& args);
+void moe(const Ctx& ctx, const MoeArgs& args);
 void argmax(const Ctx& ctx, const ArgmaxArgs& args);
 void sample(const Ctx& ctx, const SampleArgs& args);
 

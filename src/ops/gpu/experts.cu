@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(Sort a) {
     const int32_t left = count - i * a.tile_tokens;
     a.tiles[tile + i] = {
         first + i * a.tile_tokens, left < a.tile_tokens ? left : a.tile_tokens, {gate_up, down}};
+    a.tiles_done[tile + i] = 0;
   }
   // The shared expert first: its tiles are the fullest.
   for (int32_t i = thread; i < shared_tiles; i += kSortThreads) {
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(Sort a) {
     a.tiles[i] = {num_pairs + i * a.tile_tokens,
                   left < a.tile_tokens ? left : a.tile_tokens,
                   {a.shared_gate_up, a.shared_down}};
+    a.tiles_done[i] = 0;
   }
   if (thread == 0) *a.num_tiles = shared_tiles + num_tiles;
   __syncthreads();
@@ -124,6 +126,14 @@ void combine(const Combine& a, void* stream) {
          dim3(kCombineThreads), 0, stream, a);
 }
 
+bool is_packed(const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
+}
+bool is_all_packed(const Combine& a) {
+  return a.width % 8 == 0 && is_packed(a.y, a.y_stride) && is_packed(a.out, a.out_stride) &&
+         (a.shared == nullptr || is_packed(a.shared, a.shared_stride));
+}
+
 }  // namespace
 
 void launch_sort(const Sort& args, void* stream) {
@@ -131,12 +141,7 @@ void launch_sort(const Sort& args, void* stream) {
 }
 
 void launch_combine(const Combine& a, void* stream) {
-  const bool is_packed =
-      a.width % 8 == 0 && a.y_stride % 8 == 0 && a.out_stride % 8 == 0 &&
-      reinterpret_cast<uintptr_t>(a.out) % 16 == 0 && reinterpret_cast<uintptr_t>(a.y) % 16 == 0 &&
-      (a.shared == nullptr ||
-       (a.shared_stride % 8 == 0 && reinterpret_cast<uintptr_t>(a.shared) % 16 == 0));
-  if (is_packed) {
+  if (is_all_packed(a)) {
     combine<8>(a, stream);
   } else {
     combine<1>(a, stream);

@@ -106,6 +106,17 @@ TEST_F(GpuExpertsTest, AgreeWithTheReferenceInEveryFormat) {
   }
 }
 
+// Enough tasks that blocks draw several, so that those of down wait for their tile's gate and up.
+TEST_F(GpuExpertsTest, ManyTasks) {
+  for (const bool deterministic : {false, true}) {
+    for (const int64_t tokens : {1, 8, 64, 300}) {
+      check({&formats::kMxfp4, tokens, 24, 4, 512, 256, &formats::kMxfp4}, deterministic,
+            DType::kBF16);
+    }
+  }
+  check({&formats::kBF16, 64, 24, 4, 256, 256, nullptr}, false, DType::kBF16);
+}
+
 TEST_F(GpuExpertsTest, SharedExpertsMayBeOfAnotherFormat) {
   for (const int64_t tokens : {1, 20}) {
     check({&formats::kMxfp4, tokens, 8, 2, 256, 96, &formats::kBF16}, false, DType::kBF16);
@@ -134,6 +145,71 @@ TEST_F(GpuExpertsTest, RowsWithoutExpertsAreZero) {
   for (const int64_t row : {0, 2}) {
     for (int64_t i = 0; i < 256; ++i) EXPECT_EQ(got.at(row, i), 0.0F);
   }
+}
+
+// Router and experts as one op, against the same ops one by one, which other tests hold against the
+// reference. The choice of experts is the same; so is all that is summed in the
+// same order.
+TEST_F(GpuExpertsTest, MoeIsRouterAndExperts) {
+  const auto check_all = [](Case c) {
+    Experts device(ctx(), c);
+    const WeightStack gate_up = ops::stack(ctx(), std::move(device.gate_up));
+    const WeightStack down = ops::stack(ctx(), std::move(device.down));
+    const Owned gate = encoded(formats::kBF16, c.num_experts, c.hidden, 99);
+    const PreparedWeight router = ops::prepare(ctx(), {&gate.weight, 1});
+    for (const int64_t tokens : {1, 7, 20, 32, 33, 300}) {
+      c.tokens = tokens;
+      SCOPED_TRACE(testing::Message() << tokens << " tokens of " << c.num_experts << " experts");
+      const Matrix x = rounded(Matrix::random(c.tokens, c.hidden, 3), DType::kBF16);
+      const DeviceMatrix x_device(x, DType::kBF16),
+          bias(Matrix::random(1, c.num_experts, 5), DType::kF32);
+      const int32_t num_valid = static_cast<int32_t>(c.tokens - c.tokens / 5);
+      const DeviceArray<int32_t> valid({num_valid});
+      struct Outputs {
+        DeviceMatrix out, logits, weights;
+        DeviceArray<int32_t> ids;
+      };
+      const auto run = [&](bool as_one) {
+        Outputs o{
+            DeviceMatrix(c.tokens, c.hidden, DType::kBF16),
+            DeviceMatrix(c.tokens, c.num_experts, DType::kF32),
+            DeviceMatrix(c.tokens, c.top_k, DType::kF32),
+            DeviceArray<int32_t>(std::vector<int32_t>(static_cast<size_t>(c.tokens * c.top_k)))};
+        const Tensor ids = Tensor::of(o.ids.data(), {c.tokens, c.top_k});
+        const MoeArgs args{
+            .gate = {.out = o.logits.tensor(), .x = x_device.tensor(), .weight = &router},
+            .route = {.ids = ids,
+                      .weights = o.weights.tensor(),
+                      .logits = o.logits.tensor(),
+                      .bias = bias.tensor().reshape({c.num_experts}),
+                      .routed_scaling_factor = 2.5F,
+                      .num_valid = valid.data()},
+            .experts = {.out = o.out.tensor(),
+                        .x = x_device.tensor(),
+                        .ids = ids,
+                        .weights = o.weights.tensor(),
+                        .gate_up = gate_up,
+                        .down = down,
+                        .shared_gate_up = &device.shared_gate_up,
+                        .shared_down = &device.shared_down}};
+        if (as_one) {
+          ops::moe(ctx(), args);
+        } else {
+          ops::linear(ctx(), args.gate);
+          ops::route(ctx(), args.route);
+          ops::experts(ctx(), args.experts);
+        }
+        check_device();
+        return o;
+      };
+      const Outputs got = run(true), want = run(false);
+      EXPECT_EQ(got.ids.to_host(), want.ids.to_host());
+      expect_close("moe weights", got.weights.to_host(), want.weights.to_host(), 1e-6);
+      expect_close("moe out", got.out.to_host(), want.out.to_host(), 1e-6);
+    }
+  };
+  check_all({&formats::kMxfp4, 0, 384, 8, 256, 64, &formats::kMxfp4});
+  check_all({&formats::kMxfp4, 0, 30, 3, 256, 64, &formats::kMxfp4});
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 # part that is not a vendor's own into a library of its own; without either none.cpp takes its place.
 set(EYRIE_GPU_KERNELS
     gpu/attention_generic.cu gpu/attention_write.cu gpu/experts.cu gpu/linear_generic.cu
-    gpu/plain.cu gpu/prepare.cu gpu/route.cu gpu/sample.cu)
-set(EYRIE_GPU_CUDA_KERNELS gpu/sm80/attention.cu)  # PTX of every architecture we build for
+    gpu/plain.cu gpu/prepare.cu gpu/route.cu gpu/route_sort.cu gpu/sample.cu)
+set(EYRIE_GPU_CUDA_KERNELS gpu/sm80/attention.cu gpu/sm80/heads.cu)  # PTX of every architecture we build for
 set(EYRIE_GPU_SM90_KERNELS  # PTX of Hopper alone: compiled for 90a whatever else is built
     gpu/sm90/mla.cu gpu/sm90/multiply.cu gpu/sm90/multiply_bf16.cu gpu/sm90/multiply_fp8.cu
     gpu/sm90/multiply_fp8_block.cu gpu/sm90/multiply_int4.cu gpu/sm90/multiply_mxfp4.cu

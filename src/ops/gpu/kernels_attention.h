@@ -68,17 +68,21 @@ struct CacheWrite {
 };
 void launch_cache_write(const CacheWrite& args, void* stream);
 
-// kv[:, :latent] normalised, kv[:, latent:] and every head of q_rope rotated, kv to the cache.
+// kv[:, :latent] normalised, kv[:, latent:] rotated, kv to the cache; q[:, :q_width], when there is
+// one, normalised. Neither latent nor q_width exceeds kMaxNormed; q and kv are of one type.
+constexpr int kMaxNormed = 2048;
 struct MlaCacheWrite {
   Cache cache;
   Rows kv;
-  Heads q_rope;
   const float* norm_weight;
   float eps;
   int32_t latent;
-  int32_t num_heads;
   Rotation rotation;
   Batch batch;
+  Rows q;  // data nullptr: none
+  const float* q_norm_weight;
+  float q_eps;
+  int32_t q_width;
 };
 void launch_mla_cache_write(const MlaCacheWrite& args, void* stream);
 

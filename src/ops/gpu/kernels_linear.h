@@ -21,6 +21,8 @@
 
 #include <cstdint>
 
+#include "ops/gpu/kernels_plain.h"
+
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define EYRIE_HOST_DEVICE __host__ __device__ __forceinline__
 #else
@@ -133,9 +135,17 @@ struct Multiply {
   bool fixed_order;  // the result of a row never depends on how many rows there are
 };
 
+// A second product over the same tiles, of what the first writes, in the same launch.
+struct Chained {
+  Multiply m;
+  int32_t* tiles_done;  // [max_tiles], zero
+};
+
 // The tensor-core kernel of Hopper (sm90/): false when it cannot run this (alignment, sizes).
 bool can_multiply_sm90(const Multiply& args);
 void launch_multiply_sm90(const Multiply& args, void* stream);
+// Both are of one layout and of the same tiles.
+void launch_chain_sm90(const Multiply& first, const Chained& second, void* stream);
 // The twin that any GPU runs.
 void launch_multiply_generic(const Multiply& args, void* stream);
 // to[r, :] = row r as bf16, `to_stride` elements apart (a multiple of 8, at least the inputs): for
@@ -147,7 +157,8 @@ void launch_unpack(const PackedMatrix& matrix, Layout layout, int64_t rows, int6
 
 // Sorts the pairs (token, slot) by expert: positions 0 … of which token_of says the token,
 // position_of the pair's place (-1: no expert). With a shared expert, positions tokens · top_k + t
-// follow for token t. Tiles of at most tile_tokens positions; resets the two task counters.
+// follow for token t. Tiles of at most tile_tokens positions; resets their counters and the two of
+// tasks.
 struct Sort {
   const int32_t* ids;  // [tokens, top_k], -1: none
   int32_t num_tokens, top_k, num_experts;
@@ -158,12 +169,16 @@ struct Sort {
   int32_t tile_tokens;
   TokenTile* tiles;
   int32_t* num_tiles;
+  int32_t* tiles_done;
   int32_t* next_task;  // [2]
   int32_t* token_of;
   int32_t* position_of;
 };
 constexpr int kMaxSortedExperts = 1024;
 void launch_sort(const Sort& args, void* stream);
+// The router and the sorting of its ids of few tokens in one launch: false when it cannot run this.
+bool can_route_and_sort(const Route& route, const Sort& sort);
+void launch_route_and_sort(const Route& route, const Sort& sort, void* stream);
 
 // out[t, :] = Σ_slot weights[t, slot] · y[position_of[t, slot], :] + shared[t, :]
 struct Combine {

@@ -12,7 +12,8 @@
 namespace eyrie::ops::gpu {
 namespace {
 
-constexpr int64_t kBatchedTokens = 1;
+// Up to so many rows our kernel of small matrices is as fast as cuBLASLt's, and one launch less.
+constexpr int64_t kHeadTokens = 16;
 constexpr int64_t kUnpackTokens = 128;
 constexpr int64_t kUnpackElements = int64_t{1} << 28;  // half a gigabyte of scratch
 
@@ -47,25 +48,24 @@ bool run_library(const Multiply& m, void* stream) {
                            stream);
 }
 
-struct Candidate {
+struct Choice {
   std::string_view name;
   bool (*can_run)(const Multiply&);
   bool (*run)(const Multiply&, void* stream);  // false: it could not after all
 };
 // In order of preference. The last one runs everything.
-constexpr std::array kCandidates = {
-    Candidate{"cublaslt", can_run_library, run_library},
-    Candidate{"sm90",
-              [](const Multiply& m) { return !is_forced("generic") && can_multiply_sm90(m); },
-              [](const Multiply& m, void* stream) {
-                launch_multiply_sm90(m, stream);
-                return true;
-              }},
-    Candidate{"generic", [](const Multiply&) { return true; },
-              [](const Multiply& m, void* stream) {
-                launch_multiply_generic(m, stream);
-                return true;
-              }},
+constexpr std::array kChoices = {
+    Choice{"cublaslt", can_run_library, run_library},
+    Choice{"sm90", [](const Multiply& m) { return !is_forced("generic") && can_multiply_sm90(m); },
+           [](const Multiply& m, void* stream) {
+             launch_multiply_sm90(m, stream);
+             return true;
+           }},
+    Choice{"generic", [](const Multiply&) { return true; },
+           [](const Multiply& m, void* stream) {
+             launch_multiply_generic(m, stream);
+             return true;
+           }},
 };
 
 // Rows as kernels read them: bf16, 16-byte aligned. A copy in the arena where they are not.
@@ -98,11 +98,23 @@ bool is_worth_unpacking(const Multiply& m) {
 
 }  // namespace
 
+bool are_products_generic() { return is_forced("generic"); }
+
 std::string_view multiply(const Multiply& m, void* stream) {
-  for (const Candidate& candidate : kCandidates) {
-    if (candidate.can_run(m) && candidate.run(m, stream)) return candidate.name;
+  for (const Choice& choice : kChoices) {
+    if (choice.can_run(m) && choice.run(m, stream)) return choice.name;
   }
   return {};
+}
+
+void multiply_chain(const Multiply& first, const Chained& second, void* stream) {
+  if (!is_forced("generic") && first.layout == second.m.layout && can_multiply_sm90(first) &&
+      can_multiply_sm90(second.m)) {
+    launch_chain_sm90(first, second, stream);
+    return;
+  }
+  multiply(first, stream);
+  multiply(second.m, stream);
 }
 
 Multiply multiply_of(const PreparedWeight& weight) {
@@ -140,9 +152,37 @@ void linear(const Ctx& ctx, const LinearArgs& a) {
   multiply(m, ctx.stream);
 }
 
+bool multiply_heads(const Ctx& ctx, const HeadLinearArgs& a, const Rope& turned) {
+#if defined(EYRIE_HIP)
+  static_cast<void>(ctx), static_cast<void>(a), static_cast<void>(turned);
+  return false;
+#else
+  const auto type_of = [](const Tensor& t) {
+    return t.dtype() == DType::kF32 ? Type::kF32 : Type::kBF16;
+  };
+  const auto heads_of = [&](const Tensor& t) {
+    return Heads{t.raw(), t.stride(0), t.stride(1), type_of(t)};
+  };
+  const Multiply like = multiply_of(a.weights.front());
+  const HeadProduct product{.matrices = reinterpret_cast<const PackedMatrix*>(a.weights.table),
+                            .stride = like.stride,
+                            .rows = static_cast<int32_t>(like.rows),
+                            .inputs = static_cast<int32_t>(like.inputs),
+                            .x = heads_of(a.x),
+                            .out = heads_of(a.out),
+                            .num_tokens = static_cast<int32_t>(a.x.dim(0)),
+                            .num_heads = static_cast<int32_t>(a.x.dim(1)),
+                            .rope = turned};
+  const bool is_wanted = is_free() && (ctx.deterministic || a.x.dim(0) <= kHeadTokens);
+  if (!is_wanted || like.layout != Layout::kBF16 || !can_multiply_heads(product)) return false;
+  launch_multiply_heads(product, ctx.stream);
+  return true;
+#endif
+}
+
 void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
   const int64_t T = a.x.dim(0), heads = a.x.dim(1), width = a.x.dim(2);
-  if (T == 0) return;
+  if (T == 0 || multiply_heads(ctx, a, {})) return;
   CHECK(a.weights.table != nullptr, "head_linear: weights on a GPU come as a stack");
   const ArenaScope scratch(*ctx.arena);
   Tensor x = a.x;
@@ -167,7 +207,7 @@ void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
   m.num_tokens = T;
   m.fixed_order = ctx.deterministic;
   const int64_t step = even_stride(a.weights);
-  if (m.layout == Layout::kBF16 && step > 0 && !m.fixed_order && T >= kBatchedTokens &&
+  if (m.layout == Layout::kBF16 && step > 0 && !m.fixed_order &&
       (is_free() || is_forced("cublaslt")) &&
       multiply_cublaslt({.tokens = T,
                          .rows = m.rows,

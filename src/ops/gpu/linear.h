@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "ops/gpu/kernels_heads.h"
 #include "ops/gpu/kernels_linear.h"
 #include "ops/ops.h"
 
@@ -15,5 +16,15 @@ Multiply multiply_of(const PreparedWeight& weight);
 
 // Enqueues the product; says by which kernel.
 std::string_view multiply(const Multiply& args, void* stream);
+// Enqueues two products over the same tiles, the second of what the first writes: in one launch
+// where there is a kernel for it.
+void multiply_chain(const Multiply& first, const Chained& second, void* stream);
+
+// head_linear of few rows, and `turned` rotated (num_heads 0: nothing is), in one launch. False:
+// there is no kernel for it, and nothing was enqueued.
+bool multiply_heads(const Ctx& ctx, const HeadLinearArgs& args, const Rope& turned);
+
+// EYRIE_GPU_KERNELS=generic: the kernels that every device has.
+bool are_products_generic();
 
 }  // namespace eyrie::ops::gpu

@@ -6,5 +6,8 @@ namespace eyrie::ops::gpu {
 
 bool can_multiply_sm90(const Multiply&) { return false; }
 void launch_multiply_sm90(const Multiply&, void*) { CHECK(false, "no kernels of Hopper's here"); }
+void launch_chain_sm90(const Multiply&, const Chained&, void*) {
+  CHECK(false, "no kernels of Hopper's here");
+}
 
 }  // namespace eyrie::ops::gpu

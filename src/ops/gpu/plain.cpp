@@ -5,6 +5,7 @@
 #include "ops/gpu/backend.h"
 #include "ops/gpu/device.h"
 #include "ops/gpu/kernels_plain.h"
+#include "ops/gpu/plain.h"
 
 // Glue of the plain ops, the router and sampling.
 namespace eyrie::ops::gpu {
@@ -132,26 +133,27 @@ void silu_mul(const Ctx& ctx, const SiluMulArgs& a) {
                   ctx.stream);
 }
 
-void route(const Ctx& ctx, const RouteArgs& a) {
+Route route_of(const RouteArgs& a) {
   const int64_t num_experts = a.logits.dim(1), top_k = a.ids.dim(1);
   CHECK(num_experts <= kMaxRoutedExperts && top_k <= kMaxTopK && a.n_group <= kMaxRoutedExperts,
         "route: {} of {} experts in {} groups; the GPU's router takes {} of {}", top_k, num_experts,
         a.n_group, kMaxTopK, kMaxRoutedExperts);
-  launch_route({.ids = a.ids.data<int32_t>(),
-                .weights = a.weights.data<float>(),
-                .logits = a.logits.data<float>(),
-                .logits_stride = a.logits.stride(0),
-                .bias = a.bias.data<float>(),
-                .num_experts = static_cast<int32_t>(num_experts),
-                .top_k = static_cast<int32_t>(top_k),
-                .n_group = a.n_group,
-                .topk_group = a.topk_group,
-                .norm_topk_prob = a.norm_topk_prob,
-                .routed_scaling_factor = a.routed_scaling_factor,
-                .num_valid = a.num_valid,
-                .num_rows = a.logits.dim(0)},
-               ctx.stream);
+  return {.ids = a.ids.data<int32_t>(),
+          .weights = a.weights.data<float>(),
+          .logits = a.logits.data<float>(),
+          .logits_stride = a.logits.stride(0),
+          .bias = a.bias.data<float>(),
+          .num_experts = static_cast<int32_t>(num_experts),
+          .top_k = static_cast<int32_t>(top_k),
+          .n_group = a.n_group,
+          .topk_group = a.topk_group,
+          .norm_topk_prob = a.norm_topk_prob,
+          .routed_scaling_factor = a.routed_scaling_factor,
+          .num_valid = a.num_valid,
+          .num_rows = a.logits.dim(0)};
 }
+
+void route(const Ctx& ctx, const RouteArgs& a) { launch_route(route_of(a), ctx.stream); }
 
 namespace {
 

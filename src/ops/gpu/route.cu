@@ -1,5 +1,6 @@
 #include "ops/gpu/compat.h"
 #include "ops/gpu/kernels_plain.h"
+#include "ops/gpu/route_math.cuh"
 
 // The router, twice. A plain one, a block a token and a thread an expert: the rank of an expert is
 // the number of those before it, first among its 32 neighbours, then among the best of all
@@ -12,24 +13,6 @@ namespace {
 
 constexpr int kWarpsPerBlock = 4;
 constexpr int kNeighbours = 32;
-constexpr uint32_t kTaken = 0;  // below every number's
-constexpr uint32_t kNobody = 0xffffffffu;
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-__device__ __forceinline__ bool is_filler(const Route& a, int64_t row) {
-  return a.num_valid != nullptr && row >= *a.num_valid;
-}
-__device__ __forceinline__ void write_choice(const Route& a, int64_t place, int32_t expert,
-                                             float score, float sum) {
-  const float divisor = a.norm_topk_prob ? sum + 1e-20f : 1.0f;
-  a.ids[place] = expert;
-  a.weights[place] = score / divisor * a.routed_scaling_factor;
-}
-__device__ __forceinline__ void write_nobody(const Route& a, int64_t place) {
-  a.ids[place] = -1;
-  a.weights[place] = 0.0f;
-}
 
 // blockDim.x = num_experts rounded up to kNeighbours.
 __global__ void __launch_bounds__(kMaxRoutedExperts) route_plain_kernel(Route a) {
@@ -121,9 +104,8 @@ __device__ void mask_groups(const Route& a, int lane, float* choice, float* grou
   sync_warp();
 }
 
-// A lane holds the choice scores of experts lane, lane + kWarpSize, …, kSlots of them, so that the
-// best of all lanes is one reduction and its lowest expert another. Shared memory holds
-// 2 · num_experts floats a warp.
+// A lane holds the choice scores of experts lane, lane + kWarpSize, …, kSlots of them. Shared
+// memory holds 2 · num_experts floats a warp.
 template <int kSlots>
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_groups_kernel(Route a) {
   extern __shared__ float group_scratch[];
@@ -172,39 +154,9 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarpSize) route_groups_kernel
     order[s] = s * kWarpSize + lane < a.num_experts ? ordered_bits(choice[s]) : kTaken;
   }
 
-  float sum = 0.0f, my_weight = 0.0f;
-  uint32_t my_expert = 0;
-  for (int k = 0; k < a.top_k; ++k) {
-    uint32_t best = order[0];
-    int best_slot = 0;
-#pragma unroll
-    for (int s = 1; s < kSlots; ++s) {
-      if (order[s] > best) {
-        best = order[s];
-        best_slot = s;
-      }
-    }
-    const uint32_t top = warp_max(best);
-    const auto my_best = static_cast<uint32_t>(best_slot * kWarpSize + lane);
-    const uint32_t expert = warp_min(best == top ? my_best : kNobody);
-    // The owner takes it out and hands its score to all.
-    float chosen = 0.0f;
-#pragma unroll
-    for (int s = 0; s < kSlots; ++s) {
-      if (expert == static_cast<uint32_t>(s * kWarpSize + lane)) {
-        chosen = score[s];
-        order[s] = kTaken;
-      }
-    }
-    chosen = shuffle(chosen, static_cast<int>(expert) % kWarpSize);
-    sum += chosen;
-    if (lane == k) {
-      my_expert = expert;
-      my_weight = chosen;
-    }
-  }
+  const Chosen best = choose(score, order, a.top_k, lane);
   if (lane >= a.top_k) return;
-  write_choice(a, place, static_cast<int32_t>(my_expert), my_weight, sum);
+  write_choice(a, place, static_cast<int32_t>(best.expert), best.score, best.sum);
 }
 
 template <int kSlots>

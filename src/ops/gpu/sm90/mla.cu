@@ -462,8 +462,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  wait_for_inputs();
+  // The batch comes from the host before the step, so that it can be read before the wait.
   Walk walk = begin_walk(a, s, walk_shared);  // ends with a barrier of the block
+  wait_for_inputs();
   Item item;
   Left left{-1, 0};
   const int tid = static_cast<int>(threadIdx.x) % 128;

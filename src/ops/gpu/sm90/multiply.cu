@@ -60,21 +60,30 @@ bool can_multiply_sm90(const Multiply& m) {
          (!m.paired || m.rows % (2 * kRowGroup) == 0);
 }
 
-void launch_multiply_sm90(const Multiply& m, void* stream) {
+namespace {
+
+void launch_layout(const Multiply& m, const Chained* then, void* stream) {
   switch (m.layout) {
     case Layout::kBF16:
-      return sm90::launch_bf16(m, stream);
+      return sm90::launch_bf16(m, then, stream);
     case Layout::kMxfp4:
-      return sm90::launch_mxfp4(m, stream);
+      return sm90::launch_mxfp4(m, then, stream);
     case Layout::kNvfp4:
-      return sm90::launch_nvfp4(m, stream);
+      return sm90::launch_nvfp4(m, then, stream);
     case Layout::kInt4:
-      return sm90::launch_int4(m, stream);
+      return sm90::launch_int4(m, then, stream);
     case Layout::kFp8:
-      return sm90::launch_fp8(m, stream);
+      return sm90::launch_fp8(m, then, stream);
     case Layout::kFp8Block:
-      return sm90::launch_fp8_block(m, stream);
+      return sm90::launch_fp8_block(m, then, stream);
   }
+}
+
+}  // namespace
+
+void launch_multiply_sm90(const Multiply& m, void* stream) { launch_layout(m, nullptr, stream); }
+void launch_chain_sm90(const Multiply& first, const Chained& second, void* stream) {
+  launch_layout(first, &second, stream);
 }
 
 }  // namespace eyrie::ops::gpu

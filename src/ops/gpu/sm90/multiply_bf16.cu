@@ -3,6 +3,8 @@
 
 namespace eyrie::ops::gpu::sm90 {
 
-void launch_bf16(const Multiply& args, void* stream) { launch_layout<Layout::kBF16>(args, stream); }
+void launch_bf16(const Multiply& args, const Chained* then, void* stream) {
+  launch_layout<Layout::kBF16>(args, then, stream);
+}
 
 }  // namespace eyrie::ops::gpu::sm90

@@ -3,6 +3,8 @@
 
 namespace eyrie::ops::gpu::sm90 {
 
-void launch_fp8(const Multiply& args, void* stream) { launch_layout<Layout::kFp8>(args, stream); }
+void launch_fp8(const Multiply& args, const Chained* then, void* stream) {
+  launch_layout<Layout::kFp8>(args, then, stream);
+}
 
 }  // namespace eyrie::ops::gpu::sm90

@@ -3,8 +3,8 @@
 
 namespace eyrie::ops::gpu::sm90 {
 
-void launch_fp8_block(const Multiply& args, void* stream) {
-  launch_layout<Layout::kFp8Block>(args, stream);
+void launch_fp8_block(const Multiply& args, const Chained* then, void* stream) {
+  launch_layout<Layout::kFp8Block>(args, then, stream);
 }
 
 }  // namespace eyrie::ops::gpu::sm90

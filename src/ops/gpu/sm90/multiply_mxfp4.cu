@@ -3,8 +3,8 @@
 
 namespace eyrie::ops::gpu::sm90 {
 
-void launch_mxfp4(const Multiply& args, void* stream) {
-  launch_layout<Layout::kMxfp4>(args, stream);
+void launch_mxfp4(const Multiply& args, const Chained* then, void* stream) {
+  launch_layout<Layout::kMxfp4>(args, then, stream);
 }
 
 }  // namespace eyrie::ops::gpu::sm90
