@@ -86,6 +86,7 @@ CASES = [  # name, flags, concurrency, whether it must be the same to the letter
     ("gpu batch 32", [], 32, False),
     ("gpu eager", ["--enforce-eager"], 32, False),
     ("gpu draft K=6", spec(6), 32, False),
+    ("gpu draft K=3", spec(3), 32, False),
     ("gpu draft adaptive", spec(6, True), 32, False),
     ("det alone", ["--deterministic"], 1, True),
     ("det batch 32", ["--deterministic"], 32, True),

@@ -200,6 +200,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(Attention a, Split sp
   for (int column = static_cast<int>(threadIdx.x); column < a.dim_v; column += kThreads) {
     float x = 0;
     for (int i = 0; i < split.count; ++i) {
+      if (split.softmax[part + i].sum == 0) continue;
       x += expf(split.softmax[part + i].largest - whole.largest) *
            split.values[(part + i) * a.dim_v + column];
     }

@@ -100,13 +100,14 @@ __device__ __forceinline__ Located locate(const Batch& batch, Count count, Index
 // ---- splits ------------------------------------------------------------------------------------
 
 // Heads of rows whose positions are divided among blocks: what each leaves, to be added up by
-// launch_combine.
+// launch_combine. Where sum is 0 there are no values to read.
 struct Softmax {
   float largest, sum;
 };
 struct Split {
   int count;
   bool is_packed;    // cache rows can be read 8 columns at a time
+  bool is_striped;   // split s takes every count-th stripe of positions from the s-th on
   Softmax* softmax;  // [T, heads, count]
   float* values;     // [T, heads, count, dim_v], not yet divided by the sum
 };

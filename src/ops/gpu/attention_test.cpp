@@ -107,6 +107,7 @@ struct MlaCase {
 const MlaCase kMlaCases[] = {
     {{1}, {1}, 4, 128, 32},
     {{40, 1, 17, 100}, {1, 1, 7, 33}, 4, 128, 32},
+    {{1100, 64, 513, 700}, {1, 1, 7, 90}, 4, 128, 32},
     {{70, 5}, {2, 5}, 3, 24, 10, 32},
     {{1}, {1}, 64, 512, 64},
     {{1500, 64, 65, 7}, {1, 1, 1, 1}, 64, 512, 64, 64},
@@ -162,16 +163,12 @@ TEST_P(AttentionTest, MlaIsTheReferences) {
   }
 }
 
-// A sequence alone and among others, where the context asks for that.
-TEST_P(AttentionTest, DeterministicMlaDependsOnItsSequenceOnly) {
-  Ctx deterministic = ctx();
-  deterministic.deterministic = true;
-  const MlaCase c{{1300, 64, 700, 9, 90}, {1, 1, 7, 2, 40}, 64, 512, 64, 64};
-  MlaInputs in(c, false);
+// Sequences alone and among others: bit for bit the same.
+void expect_mla_depends_on_its_sequence_only(const Ctx& ctx, const MlaCase& c, bool is_fp8) {
+  MlaInputs in(c, is_fp8);
   const DeviceMatrix together(in.batch.num_rows(), c.heads * c.latent, DType::kBF16);
-  ops::mla_attention(deterministic,
-                     mla_args(c, together.tensor(), in.q_gpu.tensor(), in.rope_gpu.tensor(),
-                              in.caches.device(), in.on_device.sequences()));
+  ops::mla_attention(ctx, mla_args(c, together.tensor(), in.q_gpu.tensor(), in.rope_gpu.tensor(),
+                                   in.caches.device(), in.on_device.sequences()));
   const Matrix all = together.to_host();
   for (size_t i = 0; i < c.lengths.size(); ++i) {
     const SequenceRows& host = in.batch.sequences()[i];
@@ -186,14 +183,30 @@ TEST_P(AttentionTest, DeterministicMlaDependsOnItsSequenceOnly) {
     const DeviceArray<SequenceRows> one_gpu(one);
     const DeviceMatrix alone(host.num_rows, c.heads * c.latent, DType::kBF16);
     ops::mla_attention(
-        deterministic,
-        mla_args(c, alone.tensor(), in.q_gpu.tensor().rows(host.first_row, host.num_rows),
-                 in.rope_gpu.tensor().rows(host.first_row, host.num_rows), in.caches.device(),
-                 one_gpu.span()));
+        ctx, mla_args(c, alone.tensor(), in.q_gpu.tensor().rows(host.first_row, host.num_rows),
+                      in.rope_gpu.tensor().rows(host.first_row, host.num_rows), in.caches.device(),
+                      one_gpu.span()));
     const Matrix got = alone.to_host();
     for (int64_t r = 0; r < host.num_rows; ++r) {
       EXPECT_TRUE(same_bits(got, r, all, host.first_row + r)) << "sequence " << i << " row " << r;
     }
+  }
+}
+
+TEST_P(AttentionTest, DeterministicMlaDependsOnItsSequenceOnly) {
+  Ctx deterministic = ctx();
+  deterministic.deterministic = true;
+  expect_mla_depends_on_its_sequence_only(
+      deterministic, {{1300, 64, 700, 9, 90}, {1, 1, 7, 2, 40}, 64, 512, 64, 64}, false);
+}
+
+TEST_P(AttentionTest, MlaOfSmallShapesDependsOnItsSequenceOnly) {
+  if (GetParam() == std::string_view("generic")) {
+    GTEST_SKIP() << "the generic kernel divides positions by the batch";
+  }
+  for (const bool is_fp8 : {false, true}) {
+    expect_mla_depends_on_its_sequence_only(
+        ctx(), {{1300, 64, 700, 9, 90, 513}, {1, 1, 7, 2, 40, 300}, 4, 128, 32, 32}, is_fp8);
   }
 }
 

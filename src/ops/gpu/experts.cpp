@@ -54,7 +54,8 @@ void experts_pass(const Ctx& ctx, const ExpertsArgs& a, const RouteArgs* route) 
     x = arena.empty(DType::kBF16, {T, hidden});
     gpu::copy_rows(ctx, {.out = x, .x = a.x});
   }
-  const int32_t tile = tile_tokens(num_pairs, num_experts, T, ctx.deterministic);
+  const bool fixed_order = is_order_fixed(ctx, multiply_of(a.gate_up[0]));
+  const int32_t tile = tile_tokens(num_pairs, num_experts, T, fixed_order);
   const int64_t max_tiles = std::min<int64_t>(num_pairs, num_experts + num_pairs / tile) +
                             (shared_goes_along ? T / tile + 1 : 0);
   auto* const counters = arena.array<int32_t>(4);  // next task of either product, tiles
@@ -92,7 +93,7 @@ void experts_pass(const Ctx& ctx, const ExpertsArgs& a, const RouteArgs* route) 
     m.next_task = counters + which;
     m.max_tiles = max_tiles;
     m.tile_tokens = tile;
-    m.fixed_order = ctx.deterministic;
+    m.fixed_order = fixed_order;
     return m;
   };
   const Tensor act = arena.empty(DType::kBF16, {num_positions, width});
@@ -124,7 +125,7 @@ void experts_pass(const Ctx& ctx, const ExpertsArgs& a, const RouteArgs* route) 
     m.out = shared_act.raw();
     m.out_stride = shared_act.dim(1);
     m.num_tokens = T;
-    m.fixed_order = ctx.deterministic;
+    m.fixed_order = is_order_fixed(ctx, m);
     multiply(m, ctx.stream);
     gpu::linear(ctx, {.out = shared, .x = shared_act, .weight = a.shared_down});
   }

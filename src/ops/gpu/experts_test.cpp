@@ -117,6 +117,15 @@ TEST_F(GpuExpertsTest, ManyTasks) {
   check({&formats::kBF16, 64, 24, 4, 256, 256, nullptr}, false, DType::kBF16);
 }
 
+// More than a million elements a matrix: tiles are as wide as the batch asks for.
+TEST_F(GpuExpertsTest, LargeOnesAgreeWithTheReference) {
+  for (const formats::WeightFormat* format : {&formats::kBF16, &formats::kMxfp4}) {
+    for (const int64_t tokens : {3, 150}) {
+      check({format, tokens, 2, 2, 1024, 544, format}, false, DType::kBF16);
+    }
+  }
+}
+
 TEST_F(GpuExpertsTest, SharedExpertsMayBeOfAnotherFormat) {
   for (const int64_t tokens : {1, 20}) {
     check({&formats::kMxfp4, tokens, 8, 2, 256, 96, &formats::kBF16}, false, DType::kBF16);
@@ -125,6 +134,39 @@ TEST_F(GpuExpertsTest, SharedExpertsMayBeOfAnotherFormat) {
 
 TEST_F(GpuExpertsTest, NoTokensAreNoWork) {
   check({&formats::kMxfp4, 0, 8, 2, 256, 96, nullptr}, false, DType::kBF16);
+}
+
+TEST_F(GpuExpertsTest, SmallOnesNeverMixRows) {
+  constexpr int64_t kTokens = 150, kTopK = 4;
+  const Case c{&formats::kBF16, kTokens, 16, kTopK, 256, 96, &formats::kBF16};
+  Experts device(ctx(), c);
+  const WeightStack gate_up = ops::stack(ctx(), std::move(device.gate_up));
+  const WeightStack down = ops::stack(ctx(), std::move(device.down));
+  const DeviceMatrix x(Matrix::random(kTokens, 256, 3), DType::kBF16);
+  const DeviceMatrix weights(Matrix::random(kTokens, kTopK, 4), DType::kF32);
+  std::vector<int32_t> host_ids;
+  for (int32_t i = 0; i < kTokens * kTopK; ++i) host_ids.push_back(i % 4 == 0 ? 0 : i % 16);
+  const DeviceArray<int32_t> ids(host_ids);
+  const auto rows = [&](int64_t first, int64_t count) {
+    const DeviceMatrix out(count, 256, DType::kF32);
+    const Tensor all_ids = Tensor::of(ids.data(), {kTokens, kTopK});
+    ops::experts(ctx(), {.out = out.tensor(),
+                         .x = x.tensor().rows(first, count),
+                         .ids = all_ids.rows(first, count),
+                         .weights = weights.tensor().rows(first, count),
+                         .gate_up = gate_up,
+                         .down = down,
+                         .shared_gate_up = &device.shared_gate_up,
+                         .shared_down = &device.shared_down});
+    return out.to_host();
+  };
+  const Matrix all = rows(0, kTokens);
+  for (const int64_t count : {1, 7, 33}) {
+    const Matrix some = rows(64, count);
+    for (int64_t r = 0; r < count; ++r) {
+      EXPECT_TRUE(same_bits(some, r, all, 64 + r)) << "row " << r << " of " << count;
+    }
+  }
 }
 
 TEST_F(GpuExpertsTest, RowsWithoutExpertsAreZero) {

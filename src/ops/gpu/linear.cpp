@@ -14,6 +14,7 @@ namespace {
 
 // Up to so many rows our kernel of small matrices is as fast as cuBLASLt's, and one launch less.
 constexpr int64_t kHeadTokens = 16;
+constexpr int64_t kSmallElements = int64_t{1} << 20;
 constexpr int64_t kUnpackTokens = 128;
 constexpr int64_t kUnpackElements = int64_t{1} << 28;  // half a gigabyte of scratch
 
@@ -100,6 +101,10 @@ bool is_worth_unpacking(const Multiply& m) {
 
 bool are_products_generic() { return is_forced("generic"); }
 
+bool is_order_fixed(const Ctx& ctx, const Multiply& m) {
+  return ctx.deterministic || m.num_matrices * m.rows * m.inputs <= kSmallElements;
+}
+
 std::string_view multiply(const Multiply& m, void* stream) {
   for (const Choice& choice : kChoices) {
     if (choice.can_run(m) && choice.run(m, stream)) return choice.name;
@@ -140,7 +145,7 @@ void linear(const Ctx& ctx, const LinearArgs& a) {
   m.out_is_f32 = a.out.dtype() == DType::kF32;
   m.out_stride = a.out.stride(0);
   m.num_tokens = a.x.dim(0);
-  m.fixed_order = ctx.deterministic;
+  m.fixed_order = is_order_fixed(ctx, m);
   if (is_worth_unpacking(m)) {
     const Tensor plain = ctx.arena->empty(DType::kBF16, {m.rows, m.inputs});
     launch_unpack(m.matrix, m.layout, m.rows, m.inputs, m.stride, plain.raw(), m.inputs,
@@ -205,7 +210,7 @@ void head_linear(const Ctx& ctx, const HeadLinearArgs& a) {
   m.out_stride = a.out.stride(0);
   m.out_matrix_stride = a.out.stride(1);
   m.num_tokens = T;
-  m.fixed_order = ctx.deterministic;
+  m.fixed_order = is_order_fixed(ctx, m);
   const int64_t step = even_stride(a.weights);
   if (m.layout == Layout::kBF16 && step > 0 && !m.fixed_order &&
       (is_free() || is_forced("cublaslt")) &&

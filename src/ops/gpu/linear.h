@@ -11,6 +11,10 @@
 
 namespace eyrie::ops::gpu {
 
+// Whether a row's result must not depend on how many rows there are: in deterministic mode, and
+// always where matrices are so small (a million elements in all) that time is launches, not bytes.
+bool is_order_fixed(const Ctx& ctx, const Multiply& args);
+
 // What the weight says; activations, outputs and tokens are the caller's to fill in.
 Multiply multiply_of(const PreparedWeight& weight);
 

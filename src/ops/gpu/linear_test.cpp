@@ -39,7 +39,7 @@ Matrix product(const Ctx& ctx, std::span<const formats::Weight> weights, const M
 
 TEST_F(GpuLinearTest, AgreesWithTheReferenceInEveryFormat) {
   for (const formats::WeightFormat* format : kFormats) {
-    for (const Shape shape : {Shape{96, 256}, Shape{256, 96}, Shape{40, 512}, Shape{512, 1536}}) {
+    for (const Shape shape : {Shape{96, 256}, Shape{256, 96}, Shape{40, 512}, Shape{1152, 1024}}) {
       const Owned weight = encoded(*format, shape.out, shape.in, 5);
       for (const int64_t T : {1, 9, 25, 140}) {
         const Matrix x = rounded(Matrix::random(T, shape.in, 3), DType::kBF16);
@@ -90,11 +90,9 @@ TEST_F(GpuLinearTest, NoRowsAreNoWork) {
             0);
 }
 
-TEST_F(GpuLinearTest, DeterministicRowsDoNotDependOnTheBatch) {
-  Ctx fixed = ctx();
-  fixed.deterministic = true;
+void expect_rows_apart(const Ctx& fixed, int64_t outputs) {
   for (const formats::WeightFormat* format : {&formats::kBF16, &formats::kMxfp4, &formats::kFp8}) {
-    const Owned weight = encoded(*format, 512, 2048, 5);
+    const Owned weight = encoded(*format, outputs, 2048, 5);
     const Matrix all = rounded(Matrix::random(130, 2048, 3), DType::kBF16);
     const Matrix together = product(fixed, {&weight.weight, 1}, all, DType::kBF16, DType::kF32);
     for (const int64_t row : {0, 8, 77, 129}) {
@@ -106,31 +104,44 @@ TEST_F(GpuLinearTest, DeterministicRowsDoNotDependOnTheBatch) {
   }
 }
 
-TEST_F(GpuLinearTest, HeadsHaveAMatrixEach) {
-  constexpr int64_t T = 5, kHeads = 4, kIn = 64, kOut = 128;
+TEST_F(GpuLinearTest, DeterministicRowsDoNotDependOnTheBatch) {
+  Ctx fixed = ctx();
+  fixed.deterministic = true;
+  expect_rows_apart(fixed, 1024);
+}
+
+TEST_F(GpuLinearTest, RowsOfSmallMatricesNeverDependOnTheBatch) { expect_rows_apart(ctx(), 512); }
+
+void check_heads(const Ctx& ctx, const Ctx& reference, int64_t num_heads) {
+  constexpr int64_t T = 5, kIn = 64, kOut = 128;
   std::vector<Owned> owned;
   std::vector<PreparedWeight> device_weights, host_weights;
-  for (int64_t h = 0; h < kHeads; ++h) {
+  for (int64_t h = 0; h < num_heads; ++h) {
     owned.push_back(encoded(formats::kBF16, kOut, kIn, static_cast<uint32_t>(h)));
     device_weights.push_back(
-        ops::prepare(ctx(), {&owned.back().weight, 1}, ActivationQuantization::kOff));
-    host_weights.push_back(ops::prepare(reference().ctx(), {&owned.back().weight, 1}));
+        ops::prepare(ctx, {&owned.back().weight, 1}, ActivationQuantization::kOff));
+    host_weights.push_back(ops::prepare(reference, {&owned.back().weight, 1}));
   }
-  const WeightStack stacked = ops::stack(ctx(), std::move(device_weights));
+  const WeightStack stacked = ops::stack(ctx, std::move(device_weights));
   // Heads lie inside wider ones, as the nope part of queries does.
-  const Matrix x = rounded(Matrix::random(T, kHeads * (kIn + 32), 3), DType::kBF16);
-  Matrix want(T, kHeads * kOut);
-  ops::head_linear(reference().ctx(), {.out = want.tensor().split_last(kHeads, kOut),
-                                       .x = x.tensor().split_last(kHeads, kIn + 32).columns(0, kIn),
-                                       .weights = host_weights});
+  const Matrix x = rounded(Matrix::random(T, num_heads * (kIn + 32), 3), DType::kBF16);
+  Matrix want(T, num_heads * kOut);
+  ops::head_linear(reference, {.out = want.tensor().split_last(num_heads, kOut),
+                               .x = x.tensor().split_last(num_heads, kIn + 32).columns(0, kIn),
+                               .weights = host_weights});
   for (const DType type : kActivationTypes) {
     const DeviceMatrix x_device(x, type);
-    const DeviceMatrix out(T, kHeads * kOut, DType::kF32);
-    ops::head_linear(ctx(), {.out = out.tensor().split_last(kHeads, kOut),
-                             .x = x_device.tensor().split_last(kHeads, kIn + 32).columns(0, kIn),
-                             .weights = stacked});
+    const DeviceMatrix out(T, num_heads * kOut, DType::kF32);
+    ops::head_linear(ctx, {.out = out.tensor().split_last(num_heads, kOut),
+                           .x = x_device.tensor().split_last(num_heads, kIn + 32).columns(0, kIn),
+                           .weights = stacked});
     expect_close("head_linear", out.to_host(), want, tolerance(DType::kF32));
   }
+}
+
+// Few heads, whose matrices are small together, and many.
+TEST_F(GpuLinearTest, HeadsHaveAMatrixEach) {
+  for (const int64_t num_heads : {4, 160}) check_heads(ctx(), reference().ctx(), num_heads);
 }
 
 }  // namespace

@@ -69,8 +69,8 @@ struct Shape {
 struct Work {
   const int32_t* block_table;
   int first_row, context, first_query, end_query, kv_head;
-  int first_tile, end_tile;
-  int limit;  // the position of the sequence's first row
+  int first_tile, end_tile, tile_step;  // of the block's warps together
+  int limit;                            // the position of the sequence's first row
 };
 
 template <int kBytes>
@@ -156,7 +156,7 @@ struct Warp {
 
   // The copies of a tile, or nothing past the last, are one group.
   __device__ __forceinline__ void issue(int turn) {
-    const int tile = work.first_tile + warp + turn * kWarps;
+    const int tile = work.first_tile + warp + turn * work.tile_step;
     if (tile < work.end_tile) {
 #pragma unroll
       for (int first = 0; first < S::kPositions; first += 16) {
@@ -311,7 +311,7 @@ struct Warp {
     for (int turn = 0; turn < kStages - 1; ++turn) issue(turn);
     load_queries();
     int turn = 0;
-    for (int tile = work.first_tile + warp; tile < work.end_tile; tile += kWarps, ++turn) {
+    for (int tile = work.first_tile + warp; tile < work.end_tile; tile += work.tile_step, ++turn) {
       wait_copies<kStages - 2>();
       __syncwarp();  // of all lanes, and all have done with the stage that is filled next
       issue(turn + kStages - 1);
@@ -397,6 +397,18 @@ __device__ __forceinline__ void merge_and_store(const Attention& a, const Split&
   }
 }
 
+// What a split without positions leaves.
+__device__ __forceinline__ void store_nothing(const Attention& a, const Split& split,
+                                              const Work& work) {
+  const int heads = a.num_heads / a.num_kv_heads;
+  const int query = work.first_query + static_cast<int>(threadIdx.x);
+  if (query >= work.end_query) return;
+  const int64_t t = work.first_row + query / heads;
+  const int head = work.kv_head * heads + query % heads;
+  split.softmax[(t * a.num_heads + head) * split.count + static_cast<int>(blockIdx.y)] = {kLowest,
+                                                                                          0};
+}
+
 template <int kKey, int kValue, bool kShared, bool kFp8, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
     mma_attention_kernel(const __grid_constant__ Attention a, const __grid_constant__ Split split) {
@@ -425,9 +437,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   work.end_query = min(work.first_query + S::kQueries, sequence.num_rows * heads);
   const int visible = sequence.first_position + (work.end_query - 1) / heads + 1;
   const int tiles = (visible + S::kPositions - 1) / S::kPositions;
-  const int per_split = (tiles + split.count - 1) / split.count;
+  const int per_split = split.is_striped ? kWarps : (tiles + split.count - 1) / split.count;
   work.first_tile = static_cast<int>(blockIdx.y) * per_split;
-  work.end_tile = min(work.first_tile + per_split, tiles);
+  work.end_tile = split.is_striped ? tiles : min(work.first_tile + per_split, tiles);
+  work.tile_step = split.is_striped ? kWarps * split.count : kWarps;
+  if (work.first_tile >= work.end_tile) return store_nothing(a, split, work);
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   W own{a, work, shared_address(dynamic) + warp * S::kRingBytes, warp, lane, lane / 4, lane % 4};
@@ -514,9 +528,13 @@ bool can_run(const Attention& a, int compute_capability) {
          is_aligned(a.values, a.kv_stride) && a.keys.is_fp8 == a.values.is_fp8;
 }
 
-// Two blocks a processor are wanted. How positions are divided must not depend on the batch in
-// deterministic mode.
+// MLA of small shapes is short: stripes of four tiles are dealt out to a fixed number of splits, so
+// that where a position is added depends on the position only, whatever the batch. For a draft two
+// blocks a processor are wanted, and in deterministic mode its positions are not divided.
+constexpr int kStripedSplits = 8;
+
 int num_splits(const Attention& a, int num_processors) {
+  if (a.shared_values) return kStripedSplits;
   if (a.is_deterministic || num_items(a) == 0) return 1;
   return std::clamp(2 * num_processors / num_items(a), 1, kMaxSplits);
 }
@@ -528,7 +546,8 @@ size_t scratch_bytes(const Attention& a, int num_processors) {
 void run(const Attention& a, int num_processors, void* stream) {
   const int items = num_items(a);
   if (items == 0) return;
-  const Split split = split_of(a, num_splits(a, num_processors));
+  Split split = split_of(a, num_splits(a, num_processors));
+  split.is_striped = a.shared_values;
   choice_for(a)->run(a, split, items, stream);
   if (split.count > 1) launch_combine(a, split, stream);
 }
