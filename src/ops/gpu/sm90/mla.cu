@@ -348,12 +348,10 @@ struct Values {
   float sums[2][64];  // of 128 columns each
   float largest[2], total[2];
 
-  // All lanes have read what they need of the tile and its weights.
+  // The tile was read by the warp's products; the weights' factors by each thread.
   __device__ __forceinline__ void release(uint32_t of) {
-    __syncwarp();
-    if (tid % 32 != 0) return;
-    arrive(room.empty + of % L::kStages * 8);
     arrive(room.read + of % 2 * 8);
+    if (tid % 32 == 0) arrive(room.empty + of % L::kStages * 8);
   }
 
   __device__ __forceinline__ void attend(const Item& item) {
@@ -458,7 +456,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < 2; ++i) {
       init_barrier(room.weighed + i * 8, 128);
-      init_barrier(room.read + i * 8, 8);
+      init_barrier(room.read + i * 8, 256);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
