@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "ops/gpu/backend.h"
+#include "ops/gpu/device.h"
 #include "runtime/stopwatch.h"
 
 namespace eyrie::runtime {
@@ -76,6 +77,7 @@ Runner::Runner(const RunnerConfig& config) : pool_(config.num_threads) {
   ctx_.pool = &pool_;
   ctx_.arena = arena_.get();
   load(config);
+  if (gpu_ != nullptr) ops::gpu::release_upload();
   kv_layout_ = choose_kv_layout(config.kv_cache_dtype,
                                 {.target_files = *target_files_,
                                  .target = *target_,
