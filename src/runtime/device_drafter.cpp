@@ -89,8 +89,7 @@ DeviceDrafter::Shape DeviceDrafter::shape_now() const {
     shape.rows_each = std::max(shape.rows_each, sequence.num_rows);
   }
   for (const Chain& chain : chains_) shape.depths = std::max(shape.depths, chain.num_wanted);
-  shape.is_recordable = !limits_.enforce_eager &&
-                        shape.entries <= kMostRecordedEntries &&
+  shape.is_recordable = !limits_.enforce_eager && shape.entries <= kMostRecordedEntries &&
                         recorded_rows(shape.entries) <= limits_.max_tokens &&
                         shape.rows_each <= limits_.max_rows_each;
   if (shape.is_recordable) {
