@@ -1,8 +1,9 @@
 // What drafts bring, without HTTP: no draft, fixed numbers of drafts and numbers that size
 // themselves, each with its own runner and scheduler in this process, serve the same prompts and
-// take turns of a few hundredths of a second. A machine whose speed changes from one
-// second to the next slows them all alike, so ratios are good to a percent where runs of whole
-// servers, one after the other, scatter by a tenth and more.
+// take turns of a few hundredths of a second, so that a machine whose speed changes from one second
+// to the next slows them all alike. Ratios are to the mean of two columns without drafts; how far
+// these two are apart says what a ratio is worth. A process may be fast or slow as a whole: start
+// it several times.
 //
 //   speculation_bench --target DIR --draft DIR [--fp8-draft DIR] [--prompts FILE] [--lengths 1,2,6]
 //                     [--concurrency 1,4,16] [--requests 24] [--rounds 2] [--mini LENGTH]
@@ -59,6 +60,7 @@ std::vector<int32_t> numbers(const std::string& text) {
 
 Options options_from(int argc, char** argv) {
   Options options;
+  if (argc % 2 == 0) fail("{} has no value", argv[argc - 1]);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--target") {
@@ -277,12 +279,12 @@ int run(int argc, char** argv) {
     add(fmt::format("K={}", k), options.draft, k, false);
   add("adaptive", options.draft, most, true);
   if (!options.fp8_draft.empty()) add("adaptive, FP8 draft", options.fp8_draft, most, true);
-  add("none, again", "", 0, false);  // how far off such ratios are
+  add("none, again", "", 0, false);
 
   std::map<std::pair<size_t, int32_t>, std::string> cells;
   for (const int32_t concurrency : options.concurrencies) {
     measure(columns, prompts, options, concurrency);
-    const double none = columns[0]->rate();
+    const double none = (columns.front()->rate() + columns.back()->rate()) / 2;
     double best = 0;
     for (const auto& column : columns) {
       if (column->name().starts_with("adaptive")) break;  // fixed ones come before them

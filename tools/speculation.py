@@ -219,6 +219,7 @@ def main():
         none, *others = servers
         for turn in range(args.rounds):
             for c in concurrencies:
+                # To and fro, so that nobody always goes first.
                 for server in others if turn % 2 == 0 else reversed(others):
                     for one, result in measure_pair(args, none, server, c, turn).items():
                         column = one.name if one is server else f"none beside {server.name}"

@@ -139,7 +139,7 @@ struct DecodeFp8 : Unscaled {
 
 struct DecodeFp8Block : DecodeFp8 {
   static constexpr int kBlock = 128, kScaleBytes = 128, kScaleWordBytes = 4;
-  static constexpr bool kRowScales = false, kLastFirst = false, kDots = false;
+  static constexpr bool kRowScales = false;
   static constexpr float kOutputScale = 1.0f;  // the panel's scales have kFp8OutputScale in them
   static HWY_INLINE Pair scales(const std::byte* p) {
     const auto* f = reinterpret_cast<const float*>(p);
