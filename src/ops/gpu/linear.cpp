@@ -12,8 +12,6 @@
 namespace eyrie::ops::gpu {
 namespace {
 
-// Up to so many rows our kernel of small matrices is as fast as cuBLASLt's, and one launch less.
-constexpr int64_t kHeadTokens = 16;
 constexpr int64_t kSmallElements = int64_t{1} << 20;
 constexpr int64_t kUnpackTokens = 128;
 constexpr int64_t kUnpackElements = int64_t{1} << 28;  // half a gigabyte of scratch
@@ -162,6 +160,8 @@ bool multiply_heads(const Ctx& ctx, const HeadLinearArgs& a, const Rope& turned)
   static_cast<void>(ctx), static_cast<void>(a), static_cast<void>(turned);
   return false;
 #else
+  // Up to so many rows our kernel of small matrices is as fast as cuBLASLt's, and one launch less.
+  constexpr int64_t kHeadTokens = 16;
   const auto type_of = [](const Tensor& t) {
     return t.dtype() == DType::kF32 ? Type::kF32 : Type::kBF16;
   };
