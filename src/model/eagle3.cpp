@@ -183,60 +183,96 @@ Tensor Eagle3::fuse(const Step& s, Tensor aux) const {
   return fc_.forward(s, aux);  // [T, H]
 }
 
-Tensor Eagle3::forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature) const {
+// What every entry goes through: its keys and values are in the cache afterwards.
+Eagle3::Taken Eagle3::take_in(const Step& s, std::span<const int32_t> next_ids,
+                              Tensor feature) const {
   const Eagle3Config& c = config_;
   const int64_t T = s.num_rows(), H = c.hidden_size, D = c.head_dim;
-  const int64_t heads = c.num_attention_heads, kv_heads = c.num_key_value_heads;
-  const Tensor r = s.f32({T, H});  // the residual stream
-  const ArenaScope scratch(*s.ctx.arena);
+  const int64_t q_width = c.num_attention_heads * D, kv_width = c.num_key_value_heads * D;
   const Tensor u = s.act({T, 2 * H});  // [embedding | feature]
   const Tensor e = s.f32({T, H});
   ops::embedding(s.ctx, {.out = e, .table = &embed_tokens_, .ids = next_ids});
   input_layernorm_.forward_into(s, u.columns(0, H), e);
   hidden_norm_.forward_into(s, u.columns(H, H), feature);
-  ops::copy_rows(s.ctx, {.out = r, .x = c.norm_before_residual ? u.columns(H, H) : feature});
 
   const Tensor qkv = qkv_proj_.forward(s, u);
-  const Tensor q = s.act({T, heads, D});
-  ops::copy_rows(s.ctx, {.out = q.reshape({T, heads * D}), .x = qkv.columns(0, heads * D)});
-  const Tensor k = qkv.columns(heads * D, kv_heads * D);
-  const Tensor v = qkv.columns((heads + kv_heads) * D, kv_heads * D);
-  for (const Tensor& x : {q, k.split_last(kv_heads, D)}) {
-    ops::rope(s.ctx, {.x = x,
-                      .positions = s.positions,
-                      .inv_freq = inv_freq_.values(),
-                      .magnitude = c.rope.magnitude(),
-                      .style = ops::RopeStyle::kHalfSplit});
-  }
+  const Tensor k = qkv.columns(q_width, kv_width);
+  const Tensor v = qkv.columns(q_width + kv_width, kv_width);
+  rotate(s, k.split_last(c.num_key_value_heads, D));
   ops::cache_write(s.ctx, {.cache = s.caches[0], .x = k, .sequences = s.sequences});
   ops::cache_write(s.ctx, {.cache = s.caches[1], .x = v, .sequences = s.sequences});
+  return {.residual = c.norm_before_residual ? u.columns(H, H) : feature,
+          .queries = qkv.columns(0, q_width)};
+}
+
+void Eagle3::rotate(const Step& s, Tensor x) const {
+  ops::rope(s.ctx, {.x = x,
+                    .positions = s.positions,
+                    .inv_freq = inv_freq_.values(),
+                    .magnitude = config_.rope.magnitude(),
+                    .style = ops::RopeStyle::kHalfSplit});
+}
+
+// Attention and MLP of the step's rows, added to their residual; queries [T, heads, D].
+void Eagle3::finish(const Step& s, Tensor residual, Tensor queries) const {
+  const Eagle3Config& c = config_;
+  const int64_t T = s.num_rows(), D = c.head_dim, heads = c.num_attention_heads;
+  rotate(s, queries);
   const Tensor o = s.act({T, heads, D});
   ops::gqa_attention(s.ctx, {.out = o,
-                             .q = q,
+                             .q = queries,
                              .k_cache = s.caches[0],
                              .v_cache = s.caches[1],
                              .sequences = s.sequences,
-                             .num_kv_heads = static_cast<int32_t>(kv_heads),
+                             .num_kv_heads = static_cast<int32_t>(c.num_key_value_heads),
                              .scale = 1.0F / std::sqrt(static_cast<float>(D)),
                              .max_rows = s.max_rows});
   const Tensor attn_out = o_proj_.forward(s, o.reshape({T, heads * D}));
-  const Tensor mlp_in = s.act({T, H});
-  post_attention_layernorm_.add_and_forward_into(s, mlp_in, r, attn_out);
-  ops::add(s.ctx, {.residual = r, .x = mlp_.forward(s, mlp_in)});
-  s.tap("draft_output", -1, r);
-  return r;  // y [T, H]
+  const Tensor mlp_in = s.act({T, c.hidden_size});
+  post_attention_layernorm_.add_and_forward_into(s, mlp_in, residual, attn_out);
+  ops::add(s.ctx, {.residual = residual, .x = mlp_.forward(s, mlp_in)});
+  s.tap("draft_output", -1, residual);
 }
 
-Eagle3::Guess Eagle3::guess(const Step& s, Tensor output, std::span<const int32_t> rows) const {
-  const auto R = static_cast<int64_t>(rows.size());
-  const Tensor y = s.f32({R, config_.hidden_size});
-  ops::gather_rows(s.ctx, {.out = y, .x = output, .rows = rows});
-  const Tensor z = norm_.forward(s, y);
-  const Tensor logits = s.f32({R, config_.draft_vocab_size});
+Tensor Eagle3::forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature) const {
+  const int64_t T = s.num_rows(), heads = config_.num_attention_heads, D = config_.head_dim;
+  const Tensor r = s.f32({T, config_.hidden_size});
+  const ArenaScope scratch(*s.ctx.arena);
+  const Taken taken = take_in(s, next_ids, feature);
+  const Tensor q = s.act({T, heads, D});
+  ops::copy_rows(s.ctx, {.out = r, .x = taken.residual});
+  ops::copy_rows(s.ctx, {.out = q.reshape({T, heads * D}), .x = taken.queries});
+  finish(s, r, q);
+  return r;
+}
+
+Tensor Eagle3::forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature,
+                       const Newest& newest) const {
+  const auto R = static_cast<int64_t>(newest.rows.size());
+  const int64_t heads = config_.num_attention_heads, D = config_.head_dim;
+  const Tensor r = s.f32({R, config_.hidden_size});
+  const ArenaScope scratch(*s.ctx.arena);
+  const Taken taken = take_in(s, next_ids, feature);
+  if (R == 0) return r;
+  Step of_newest = s;
+  of_newest.positions = newest.positions;
+  of_newest.sequences = newest.sequences;
+  of_newest.max_rows = 1;
+  const Tensor q = s.act({R, heads, D});
+  ops::gather_rows(s.ctx, {.out = r, .x = taken.residual, .rows = newest.rows});
+  ops::gather_rows(s.ctx,
+                   {.out = q.reshape({R, heads * D}), .x = taken.queries, .rows = newest.rows});
+  finish(of_newest, r, q);
+  return r;
+}
+
+Eagle3::Guess Eagle3::guess(const Step& s, Tensor output) const {
+  const Tensor z = norm_.forward(s, output);
+  const Tensor logits = s.f32({output.dim(0), config_.draft_vocab_size});
   ops::linear(s.ctx, {.out = logits, .x = z, .weight = &lm_head().weight});
   ops::scale_rows(s.ctx, {.x = logits, .factor = static_cast<float>(config_.logit_scale)});
   s.tap("draft_logits", -1, logits);
-  return {.logits = logits, .feature = config_.norm_output ? z : y};
+  return {.logits = logits, .feature = config_.norm_output ? z : output};
 }
 
 }  // namespace eyrie::model

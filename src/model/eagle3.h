@@ -38,11 +38,21 @@ class Eagle3 {
   // One pass of the layer over entries (feature, next token): its output [T, H]. Writes the KV of
   // the step's positions; s.caches = {keys, values}.
   Tensor forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature) const;
+  // Entries of a pass that guess: the newest of each sequence, so a row is a sequence.
+  struct Newest {
+    std::span<const int32_t> rows;                 // [R], of the pass
+    std::span<const int32_t> positions;            // [R], theirs
+    std::span<const ops::SequenceRows> sequences;  // [R], over the R rows
+  };
+  // The same pass where no other entry guesses: output [R, H]. Of the others only keys and values
+  // are ever read again, which is less than half of the layer.
+  Tensor forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature,
+                 const Newest& newest) const;
   struct Guess {
     Tensor logits;   // [R, draft_vocab_size]
     Tensor feature;  // [R, H]: what the next entry of the chain is fed
   };
-  Guess guess(const Step& s, Tensor output, std::span<const int32_t> rows) const;
+  Guess guess(const Step& s, Tensor output) const;
 
   // Every linear layer, the LM head that may be the target's included. A single module stands for
   // those that are fused with it.
@@ -55,6 +65,13 @@ class Eagle3 {
   std::span<const int32_t> d2t() const { return d2t_; }
 
  private:
+  struct Taken {
+    Tensor residual;  // [T, H]
+    Tensor queries;   // [T, heads · head_dim], not rotated yet
+  };
+  Taken take_in(const Step& s, std::span<const int32_t> next_ids, Tensor feature) const;
+  void rotate(const Step& s, Tensor x) const;
+  void finish(const Step& s, Tensor residual, Tensor queries) const;
   void load_vocabulary(const Loader& loader, const std::string& root, const KimiK25& target,
                        bool fp8_head);
   const Linear& lm_head() const { return own_lm_head_ ? *own_lm_head_ : *target_lm_head_; }

@@ -30,9 +30,13 @@ std::vector<double> row_of(Tensor x, int64_t row) {
 // A bf16 cache full of NaN: what is read before it was written shows.
 struct Cache {
   explicit Cache(int64_t width) : memory(kNumBlocks * kBlockSize * static_cast<size_t>(width) * 2) {
-    std::fill(memory.data(), memory.data() + memory.bytes(), std::byte{0xff});
+    clear();
     view = {.data = Tensor(memory.data(), DType::kBF16, {kNumBlocks * kBlockSize, width}),
             .block_size = kBlockSize};
+  }
+  void clear() { std::fill(memory.data(), memory.data() + memory.bytes(), std::byte{0xff}); }
+  std::string bytes() const {
+    return {reinterpret_cast<const char*>(memory.data()), memory.bytes()};
   }
   Buffer memory;
   ops::CacheView view;
@@ -268,20 +272,43 @@ struct DraftHarness : Harness {
       std::copy(aux[t].begin(), aux[t].end(), states.data<float>() + t * aux[0].size());
     }
     Step s = step(0, num_fused, draft_views);
-    std::vector<int32_t> rows(aux.size());
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
     Tensor y = draft->forward(s, std::span(next_ids).first(aux.size()), draft->fuse(s, states));
-    Eagle3::Guess guess = draft->guess(s, y, rows);
+    Eagle3::Guess guess = draft->guess(s, y);
     for (int32_t i = 0; i < num_fused; ++i) logits.push_back(row_of(guess.logits, i));
     Tensor feature = guess.feature.rows(num_fused - 1, 1);
     for (size_t t = aux.size(); t < next_ids.size(); ++t) {
       s = step(static_cast<int32_t>(t), 1, draft_views);
       y = draft->forward(s, std::span(next_ids).subspan(t, 1), feature);
-      guess = draft->guess(s, y, std::vector<int32_t>{0});
+      guess = draft->guess(s, y);
       logits.push_back(row_of(guess.logits, 0));
       feature = guess.feature;
     }
     return logits;
+  }
+
+  // One pass over all entries; output of the given rows, or of all in a plain pass.
+  Rows catch_up(const Rows& aux, std::span<const int32_t> next_ids,
+                const std::optional<std::vector<int32_t>>& rows) {
+    arena.reset();
+    const auto T = static_cast<int32_t>(next_ids.size());
+    const Tensor states = arena.f32({T, static_cast<int64_t>(aux[0].size())});
+    for (int32_t t = 0; t < T; ++t) {
+      std::ranges::copy(aux[static_cast<size_t>(t)], states.data<float>() + t * states.stride(0));
+    }
+    const Step s = step(0, T, draft_views);
+    const Tensor feature = draft->fuse(s, states);
+    std::vector<ops::SequenceRows> newest;
+    for (const int32_t row : rows.value_or(std::vector<int32_t>{})) {
+      newest.push_back({.first_row = static_cast<int32_t>(newest.size()),
+                        .num_rows = 1,
+                        .first_position = row,
+                        .block_table = block_table.data()});
+    }
+    const Tensor y = !rows ? draft->forward(s, next_ids, feature)
+                           : draft->forward(s, next_ids, feature, {*rows, *rows, newest});
+    Rows output;
+    for (int64_t i = 0; i < y.dim(0); ++i) output.push_back(row_of(y, i));
+    return output;
   }
 
   testing::TempFolder draft_folder;
@@ -324,6 +351,30 @@ TEST_P(DraftTest, LogitsMatchTheOracleFusedAndChained) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t t = 0; t < expected.size(); ++t) {
     EXPECT_LT(testing::relative_error(actual[t], expected[t]), kTolerance) << t;
+  }
+}
+
+// Entries that only catch up leave the same keys and values, and those that guess have the same
+// output to the bit. A row's position is its index: all are of one sequence.
+TEST_P(DraftTest, APassOfWhichFewGuessIsTheSamePass) {
+  const TinyCheckpoint tiny = testing::tiny_target();
+  const TinyCheckpoint tiny_draft = testing::tiny_draft(tiny, GetParam().options);
+  DraftHarness harness(ops::cpu_ops(), tiny, tiny_draft), other(ops::cpu_ops(), tiny, tiny_draft);
+  const std::vector<int32_t> ids = some_tokens(26);
+  const Rows aux = harness.run(ids, 64, {1, 2, 3}).aux;
+  const std::span<const int32_t> next_ids = std::span(ids).subspan(1);
+  const Rows all = harness.catch_up(aux, next_ids, std::nullopt);
+  for (const std::vector<int32_t>& rows : {std::vector<int32_t>{24}, {8, 24}, {}}) {
+    SCOPED_TRACE(rows.size());
+    const Rows few = other.catch_up(aux, next_ids, rows);
+    ASSERT_EQ(few.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(few[i], all[static_cast<size_t>(rows[i])]);
+    }
+    for (size_t cache = 0; cache < harness.draft_caches.size(); ++cache) {
+      EXPECT_TRUE(harness.draft_caches[cache].bytes() == other.draft_caches[cache].bytes());
+    }
+    for (Cache& cache : other.draft_caches) cache.clear();
   }
 }
 

@@ -157,7 +157,7 @@ struct AddRmsNormArgs {
 };
 void add_rms_norm(const Ctx& ctx, const AddRmsNormArgs& args);
 
-// out[i, :] = x[rows[i], :]; x may be row-strided.
+// out[i, :] = x[rows[i], :], rounded to out's type; either may be row-strided.
 struct GatherRowsArgs {
   Tensor out;
   Tensor x;

@@ -1,7 +1,6 @@
 #include "runtime/device_drafter.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/drafter.h"
 #include "runtime/stopwatch.h"
@@ -117,9 +116,12 @@ void DeviceDrafter::place(const Inputs& inputs, const Shape& shape) {
   placed_.sequences = sequences.device;
   placed_.passes.clear();
   const auto chains = static_cast<size_t>(shape.chains);
+  const auto newest_rows = inputs_.take<int32_t>(chains);
+  placed_.newest_rows = newest_rows.device;
+  std::ranges::fill(newest_rows.host, 0);
+  for (size_t c = 0; c < chains_.size(); ++c) newest_rows.host[c] = chains_[c].source_row;
   for (int32_t depth = 0; depth < shape.depths; ++depth) {
-    placed_.passes.push_back({.guess_rows = inputs_.take<int32_t>(chains),
-                              .samples = inputs_.take<ops::SampleRow>(chains),
+    placed_.passes.push_back({.samples = inputs_.take<ops::SampleRow>(chains),
                               .positions = inputs_.take<int32_t>(chains),
                               .sequences = inputs_.take<ops::SequenceRows>(chains)});
   }
@@ -138,15 +140,9 @@ void DeviceDrafter::fill_pass(const Inputs& inputs, int32_t depth,
   std::ranges::fill(pass.samples.host, ops::SampleRow{});
   std::ranges::fill(pass.positions.host, 0);
   std::ranges::fill(pass.sequences.host, ops::SequenceRows{});
-  if (depth == 0) {
-    std::ranges::fill(pass.guess_rows.host, 0);
-  } else {
-    std::iota(pass.guess_rows.host.begin(), pass.guess_rows.host.end(), 0);
-  }
   for (size_t c = 0; c < chains_.size(); ++c) {
     const Chain& chain = chains_[c];
     if (depth >= chain.num_wanted) continue;
-    if (depth == 0) pass.guess_rows.host[c] = chain.source_row;
     const int32_t position = chain.last_position + depth;
     const SamplingParams& params = *inputs.params[chain.row_idx];
     // Entry p couples the feature of p with token p + 1 and guesses token p + 2.
@@ -179,13 +175,19 @@ void DeviceDrafter::enqueue(const Shape& shape) {
   const model::Step first = step_of(placed_.positions, placed_.sequences, shape.rows_each);
   const Tensor features = ctx_.arena->empty(aux_.dtype(), {shape.entries, aux_.dim(1)});
   ops::gather_rows(ctx_, {.out = features, .x = aux_, .rows = placed_.source_rows});
-  Tensor last = draft_.forward(first, placed_.next_ids, draft_.fuse(first, features));
+  model::Eagle3::Newest newest;
+  if (shape.depths > 0) {
+    newest = {.rows = placed_.newest_rows,
+              .positions = placed_.passes[0].positions.device,
+              .sequences = placed_.passes[0].sequences.device};
+  }
+  Tensor last = draft_.forward(first, placed_.next_ids, draft_.fuse(first, features), newest);
   Tensor feature;
   for (int32_t depth = 0; depth < shape.depths; ++depth) {
     const Pass& pass = placed_.passes[static_cast<size_t>(depth)];
     const model::Step step = step_of(pass.positions.device, pass.sequences.device, 1);
     if (depth > 0) last = draft_.forward(step, ids_of(depth - 1, shape), feature);
-    const model::Eagle3::Guess guess = draft_.guess(step, last, pass.guess_rows.device);
+    const model::Eagle3::Guess guess = draft_.guess(step, last);
     feature = guess.feature;
     ops::sample(ctx_, {.ids = ids_of(depth, shape),
                        .logits = guess.logits,
@@ -228,8 +230,8 @@ void DeviceDrafter::take_guesses(const Shape& shape, StepOutput& output) const {
 
 size_t DeviceDrafter::chain_bytes() const {
   const model::Eagle3Config& c = draft_.config();
-  // Of one chain at one depth: residual, gathered row, normalised row, logits; all are kept.
-  const int64_t values = 3 * c.hidden_size + c.draft_vocab_size;
+  // Of one chain at one depth: residual, normalised row, logits; all are kept.
+  const int64_t values = 2 * c.hidden_size + c.draft_vocab_size;
   return static_cast<size_t>(values) * sizeof(float) *
          static_cast<size_t>(recorded_rows(limits_.max_sequences) * limits_.max_rows_each);
 }

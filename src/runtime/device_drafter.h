@@ -52,15 +52,15 @@ class DeviceDrafter {
     bool is_recordable = false;
     auto key() const { return std::tuple(entries, sequences, rows_each, chains, depths); }
   };
-  // Of the guess at one depth, one for each chain; from depth 1 on, of the pass before it too.
+  // Of the pass at one depth, an entry for each chain, and of its guess.
   struct Pass {
-    DeviceSlot<int32_t> guess_rows;  // in the last pass's output
     DeviceSlot<ops::SampleRow> samples;
     DeviceSlot<int32_t> positions;
     DeviceSlot<ops::SequenceRows> sequences;
   };
   struct Placed {
     std::span<const int32_t> next_ids, positions, source_rows;
+    std::span<const int32_t> newest_rows;  // of each chain, among the entries
     std::span<const ops::SequenceRows> sequences;
     std::vector<Pass> passes;
   };

@@ -98,7 +98,7 @@ void Drafter::flush_late(const ops::Ctx& ctx, const Inputs& inputs) {
                          .positions = late_.positions,
                          .sequences = late_.sequences,
                          .caches = inputs.kv.draft()};
-  draft_.forward(step, late_.next_ids, draft_.fuse(step, features));
+  draft_.forward(step, late_.next_ids, draft_.fuse(step, features), {});
   num_late_ += static_cast<int32_t>(late_slots_.size());
   late_.clear();
   late_slots_.clear();
@@ -140,6 +140,16 @@ void Drafter::collect_entries(const Inputs& inputs, const StepOutput& output) {
                          .source_row = static_cast<int32_t>(entries_.positions.size()) - 1});
     }
   }
+}
+
+model::Eagle3::Newest Drafter::newest_entries(const Inputs& inputs) {
+  newest_.clear();
+  newest_rows_.clear();
+  for (const Chain& chain : chains_) {
+    newest_.add_run(chain.last_position, 1, inputs.plan.rows[chain.row_idx].block_table.data());
+    newest_rows_.push_back(chain.source_row);
+  }
+  return {.rows = newest_rows_, .positions = newest_.positions, .sequences = newest_.sequences};
 }
 
 void Drafter::take_guesses(const Inputs& inputs, Tensor logits, Sampler& sampler,
@@ -199,7 +209,8 @@ void Drafter::propose(const ops::Ctx& ctx, const model::TapSink* tap_sink, const
     collect_entries(inputs, output);
     times.num_followed = num_late_ + static_cast<int32_t>(entries_.positions.size());
     if (entries_.positions.empty()) return;
-    last = draft_.forward(step(), entries_.next_ids, draft_.fuse(step(), gather(inputs.aux)));
+    last = draft_.forward(step(), entries_.next_ids, draft_.fuse(step(), gather(inputs.aux)),
+                          newest_entries(inputs));
   }
   while (!chains_.empty()) {
     sched::StepTimes::DraftPass& pass = times.passes.emplace_back();
@@ -208,12 +219,9 @@ void Drafter::propose(const ops::Ctx& ctx, const model::TapSink* tap_sink, const
       const Stopwatch watch(pass.forward_seconds);
       extend_chains(inputs, output);
       last = draft_.forward(step(), entries_.next_ids, gather(feature_));
-      for (size_t i = 0; i < chains_.size(); ++i) chains_[i].source_row = static_cast<int32_t>(i);
     }
     const Stopwatch watch(pass.guess_seconds);
-    source_rows_.clear();
-    for (const Chain& chain : chains_) source_rows_.push_back(chain.source_row);
-    const model::Eagle3::Guess guess = draft_.guess(step(), last, source_rows_);
+    const model::Eagle3::Guess guess = draft_.guess(step(), last);
     feature_ = guess.feature;
     take_guesses(inputs, guess.logits, sampler, output);
   }

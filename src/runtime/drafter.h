@@ -5,7 +5,8 @@
 //   catch-up   positions first_position … N-2, true features, KV slots alike;  last one → d_1
 //   chain      positions N-1, N, … (K-1 of them), own output as feature        → d_2 … d_K
 //
-// A row that does not reach the sequence's end (a prompt chunk) only catches up. Features of
+// A row that does not reach the sequence's end (a prompt chunk) only catches up; so do all entries
+// but the newest of each chain, and they skip what only guesses need. Features of
 // rejected drafts are skipped. A row that waits leaves its features in the backlog; the next row of
 // that sequence (or of another with the same block) that does not wait takes them in first.
 // Owned by the runner, engine thread; all vectors are reused.
@@ -50,7 +51,7 @@ class Drafter {
     size_t row_idx;
     int32_t last_position;  // position of its newest entry
     int32_t num_wanted;
-    int32_t source_row;  // that entry's row in the last forward
+    int32_t source_row;  // that entry's row in the last forward, then in the last guess
   };
 
   // Entries of one forward of the layer.
@@ -66,6 +67,7 @@ class Drafter {
   void take_in_backlog(const ops::Ctx& ctx, const Inputs& inputs, const StepOutput& output);
   void flush_late(const ops::Ctx& ctx, const Inputs& inputs);
   void collect_entries(const Inputs& inputs, const StepOutput& output);
+  model::Eagle3::Newest newest_entries(const Inputs& inputs);
   void extend_chains(const Inputs& inputs, const StepOutput& output);
   void take_guesses(const Inputs& inputs, Tensor logits, Sampler& sampler, StepOutput& output);
 
@@ -73,7 +75,9 @@ class Drafter {
   std::vector<Chain> chains_;
   Entries entries_;                   // of the next forward
   std::vector<int32_t> source_rows_;  // where each entry's feature lies
-  Entries late_;                      // from the backlog
+  Entries newest_;                    // of each chain, of those
+  std::vector<int32_t> newest_rows_;
+  Entries late_;  // from the backlog
   std::vector<int64_t> late_slots_;
   int32_t num_late_ = 0;
   Tensor feature_;  // of the last guess: what the chains' next entries are fed
