@@ -29,8 +29,8 @@ constexpr double kFirst = 1e30;
 // Of a trial's steps the first do not count yet.
 constexpr int32_t kTrialSteps = 5;
 constexpr int32_t kUnsettled = 2;
-constexpr int32_t kPlainTrialSteps = 7;  // the weights of a plain step come back slowly
-constexpr int32_t kPlainUnsettled = 4;
+constexpr int32_t kPlainTrialSteps = 24;  // the weights of a plain step come back slowly
+constexpr int32_t kPlainUnsettled = 12;
 // Drafts that are nearly never reached are not considered.
 constexpr double kLeastSurvival = 0.02;
 // How slowly means over finished sequences move.

@@ -102,8 +102,12 @@ class Clockwork {
   // A machine whose measurements scatter by this factor, half of them slower.
   void set_noise(double log_sigma) { noise_ = std::normal_distribution<double>(0, log_sigma); }
   void set_slowness(double factor) { slowness_ = factor; }
-  // Steps without drafts take so much more right after steps with drafts, and the other way round.
-  void set_coldness(double factor) { coldness_ = factor; }
+  // Decoding steps take so much more right after steps of the other kind, with drafts or without;
+  // what is more halves every so many steps.
+  void set_coldness(double factor, double half_life) {
+    coldness_ = factor;
+    half_life_ = half_life;
+  }
 
   double serve(DraftPolicy* policy, int64_t num_tokens) {
     scheduler_.set_draft_policy(policy);
@@ -152,7 +156,8 @@ class Clockwork {
     const bool verifies = times_.num_logits > times_.num_sequences;
     num_alike_ = verifies == verified_ ? num_alike_ + 1 : 0;
     verified_ = verifies;
-    const double coldness = 1 + (coldness_ - 1) * std::exp2(-num_alike_);
+    const double coldness =
+        only_decoding ? 1 + (coldness_ - 1) * std::exp2(-num_alike_ / half_life_) : 1;
     times_.forward_seconds = noisy(coldness * machine_.forward_seconds(times_.num_rows));
     times_.head_seconds = noisy(machine_.head.seconds(times_.num_logits));
     times_.other_seconds = noisy(machine_.other.seconds(times_.num_sequences));
@@ -185,7 +190,7 @@ class Clockwork {
   std::mt19937_64 random_{20261130};
   std::uniform_real_distribution<double> chance_{0, 1};
   std::normal_distribution<double> noise_{0, 0};
-  double slowness_ = 1, coldness_ = 1;
+  double slowness_ = 1, coldness_ = 1, half_life_ = 1;
   bool verified_ = false;
   int32_t num_alike_ = 0;
   SequenceId next_id_ = 1;
@@ -331,18 +336,21 @@ TEST(DraftSizerCourseTest, AWrongCalibrationIsFoundOut) {
 TEST(DraftSizerCourseTest, AStepIsJudgedAmongItsOwnKind) {
   const Machine nano = {"nano",     {.05, .21}, {.03, .01}, {.03, .02},
                         {.01, .01}, {.01, .02}, {.02, .01}};
+  const Draft draft = {"nano", [](SequenceId, int32_t) { return 0.85; }};
   for (const double disturbed : {1.0, 2.5}) {
-    DraftSizer sizer(
-        {.num_speculative_tokens = kMostDrafts, .costs = calibrated(nano, {"", disturbed, 1}, 1)});
-    const Draft draft = {"nano", [](SequenceId, int32_t) { return 0.85; }};
-    Clockwork clockwork(nano, draft, {.concurrency = 1}, true);
-    clockwork.set_coldness(1.6);
-    clockwork.set_noise(0.1);
-    clockwork.serve(&sizer, 500);
-    const double ours = clockwork.serve(&sizer, 3000);
-    Clockwork plain(nano, draft, {.concurrency = 1}, false);
-    plain.set_noise(0.1);
-    EXPECT_GE(ours, 0.96 * plain.serve(nullptr, 3000));
+    for (const auto& [coldness, half_life] : {std::pair(1.6, 1.0), {2.5, 3.0}}) {
+      SCOPED_TRACE(fmt::format("{}, {}, {}", disturbed, coldness, half_life));
+      DraftSizer sizer({.num_speculative_tokens = kMostDrafts,
+                        .costs = calibrated(nano, {"", disturbed, 1}, 1)});
+      Clockwork clockwork(nano, draft, {.concurrency = 1}, true);
+      clockwork.set_coldness(coldness, half_life);
+      clockwork.set_noise(0.1);
+      clockwork.serve(&sizer, 500);
+      const double ours = clockwork.serve(&sizer, 3000);
+      Clockwork plain(nano, draft, {.concurrency = 1}, false);
+      plain.set_noise(0.1);
+      EXPECT_GE(ours, 0.96 * plain.serve(nullptr, 3000));
+    }
   }
 }
 
