@@ -33,6 +33,8 @@ constexpr int32_t kPlainTrialSteps = 24;  // the weights of a plain step come ba
 constexpr int32_t kPlainUnsettled = 12;
 // Drafts that are nearly never reached are not considered.
 constexpr double kLeastSurvival = 0.02;
+// Of a wide batch not every prefix is looked at: costs do not change from one row to the next.
+constexpr size_t kMostPrefixes = 48;
 // How slowly means over finished sequences move.
 constexpr double kSequenceRate = 0.05;
 
@@ -58,21 +60,26 @@ void DraftSizer::begin_cycle(std::span<const DraftSeat> seats) {
   num_seats_ = static_cast<int32_t>(seats.size());
   const auto K = static_cast<size_t>(max_drafts_);
   survival_.resize(seats.size() * K);
+  catching_up_.resize(seats.size());
   for (size_t i = 0; i < seats.size(); ++i) {
     double survival = 1;
     for (int32_t depth = 0; depth < seats[i].max_drafts; ++depth) {
       survival *= acceptance_.conditional(*seats[i].record, depth);
       survival_[i * K + static_cast<size_t>(depth)] = static_cast<float>(survival);
     }
+    catching_up_[i] = catching_up(seats[i]);
   }
 }
 
 double DraftSizer::seconds_of(const Cycle& cycle, Outlook outlook) const {
   const double n = num_seats_ + cycle.num_drafts;
   double seconds = cost(costs_.forward, n, outlook) + cost(costs_.head, n, outlook) +
-                   cost(costs_.other, num_seats_, outlook) + cycle.pass_seconds +
-                   cycle.catching_up_seconds;
+                   cost(costs_.other, num_seats_, outlook) + cycle.catching_up_seconds;
   if (cycle.followed > 0) seconds += cost(costs_.follow, cycle.followed, outlook);
+  for (size_t depth = 0; depth < depth_counts_.size() && depth_counts_[depth] > 0; ++depth) {
+    seconds += cost(costs_.guess, depth_counts_[depth], outlook);
+    if (depth > 0) seconds += cost(costs_.chain, depth_counts_[depth], outlook);
+  }
   return std::max(seconds, 1e-9);
 }
 
@@ -90,16 +97,8 @@ double DraftSizer::catching_up(const DraftSeat& seat) const {
   return costs_.follow.at(missed) / std::max(1.0, kStaying * expected);
 }
 
-void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double catching_up,
-                           Outlook outlook) {
-  const auto pass_seconds = [&](int32_t rows) {
-    if (rows == 0) return 0.0;
-    return cost(costs_.guess, rows, outlook) +
-           (depth > 0 ? cost(costs_.chain, rows, outlook) : 0.0);
-  };
-  int32_t& rows = depth_counts_[static_cast<size_t>(depth)];
-  cycle.pass_seconds += pass_seconds(rows + 1) - pass_seconds(rows);
-  ++rows;
+void DraftSizer::add_draft(Cycle& cycle, int32_t depth, double survival, double catching_up) {
+  ++depth_counts_[static_cast<size_t>(depth)];
   ++cycle.num_drafts;
   cycle.tokens += survival;
   const double followed = survival + (depth == 0 && !draft_always_follows_ ? 1 : 0);
@@ -129,8 +128,9 @@ DraftSizer::Cycle DraftSizer::try_equal_lengths(std::span<const DraftSeat> seats
   for (int32_t length = 1; length <= max_drafts_; ++length) {
     for (size_t i = 0; i < seats.size(); ++i) {
       if (seats[i].max_drafts < length) continue;
-      add_draft(cycle, length - 1, survival_[i * K + static_cast<size_t>(length) - 1],
-                catching_up(seats[i]), Outlook::kExpected);
+      add_draft(cycle, length - 1,
+                static_cast<double>(survival_[i * K + static_cast<size_t>(length) - 1]),
+                catching_up_[i]);
     }
     cycle.seconds = seconds_of(cycle, Outlook::kExpected);
     if (cycle.rate() > best.rate()) {
@@ -161,10 +161,12 @@ DraftSizer::Cycle DraftSizer::try_prefixes(std::span<const DraftSeat> seats, siz
   Cycle cycle = plain_cycle();
   Cycle best = cycle;
   best_prefix = 0;
+  const size_t stride = std::max<size_t>(1, candidates_.size() / kMostPrefixes);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const Candidate& candidate = candidates_[i];
     add_draft(cycle, candidate.depth, static_cast<double>(candidate.survival),
-              catching_up(seats[static_cast<size_t>(candidate.seat_idx)]), Outlook::kExpected);
+              catching_up_[static_cast<size_t>(candidate.seat_idx)]);
+    if ((i + 1) % stride != 0 && i + 1 < candidates_.size()) continue;
     cycle.seconds = seconds_of(cycle, Outlook::kExpected);
     if (cycle.rate() > best.rate()) {
       best = cycle;
@@ -292,7 +294,7 @@ DraftSizer::Cycle DraftSizer::trial_cycle(std::span<const DraftSeat> seats, int3
     for (int32_t depth = 0; depth < num_drafts; ++depth) {
       survival = hopes ? survival * acceptance_.hopeful(*seat.record, depth)
                        : static_cast<double>(survival_[i * K + static_cast<size_t>(depth)]);
-      add_draft(cycle, depth, survival, hopes ? catching_up(seat) : 0, outlook);
+      add_draft(cycle, depth, survival, hopes ? catching_up_[i] : 0);
     }
   }
   cycle.seconds = seconds_of(cycle, outlook);

@@ -78,7 +78,7 @@ class DraftSizer final : public DraftPolicy {
     double tokens = 0;
     double followed = 0;  // entries the draft takes in, but what was missed before
     int32_t num_drafts = 0;
-    double pass_seconds = 0, catching_up_seconds = 0;
+    double catching_up_seconds = 0;
     double seconds = 0;
     double rate() const { return tokens / seconds; }
   };
@@ -90,7 +90,7 @@ class DraftSizer final : public DraftPolicy {
 
   static double cost(const CostCurve& curve, double rows, Outlook outlook);
   void begin_cycle(std::span<const DraftSeat> seats);
-  void add_draft(Cycle& cycle, int32_t depth, double survival, double catching_up, Outlook outlook);
+  void add_draft(Cycle& cycle, int32_t depth, double survival, double catching_up);
   double seconds_of(const Cycle& cycle, Outlook outlook) const;
   int32_t num_missed(const DraftSeat& seat) const;
   double catching_up(const DraftSeat& seat) const;
@@ -122,8 +122,9 @@ class DraftSizer final : public DraftPolicy {
 
   // Of the step being planned.
   int32_t num_seats_ = 0;
-  std::vector<int32_t> depth_counts_;
-  std::vector<float> survival_;  // [seat][depth]
+  std::vector<int32_t> depth_counts_;  // of the cycle in the making
+  std::vector<float> survival_;        // [seat][depth]
+  std::vector<double> catching_up_;    // [seat]
   std::vector<Candidate> candidates_;
   std::vector<double> equal_rates_;  // tokens a second with k = 0 … K for every seat
   std::vector<char> on_trial_;       // [seat]
