@@ -1,6 +1,7 @@
 #include "runtime/device_drafter.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "runtime/drafter.h"
 #include "runtime/stopwatch.h"
@@ -9,6 +10,12 @@ namespace eyrie::runtime {
 namespace {
 
 constexpr int32_t kMostRecordedEntries = 512;
+
+// Coarser than rows of the target: all that an entry costs is its keys and values, and lengths that
+// size themselves meet every number of them.
+int32_t recorded_entries(int32_t entries) {
+  return static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(entries)));
+}
 
 size_t input_bytes(const DeviceLimits& limits) {
   constexpr size_t kSlack = 4096;
@@ -89,10 +96,10 @@ DeviceDrafter::Shape DeviceDrafter::shape_now() const {
   }
   for (const Chain& chain : chains_) shape.depths = std::max(shape.depths, chain.num_wanted);
   shape.is_recordable = !limits_.enforce_eager && shape.entries <= kMostRecordedEntries &&
-                        recorded_rows(shape.entries) <= limits_.max_tokens &&
+                        recorded_entries(shape.entries) <= limits_.max_tokens &&
                         shape.rows_each <= limits_.max_rows_each;
   if (shape.is_recordable) {
-    shape.entries = recorded_rows(shape.entries);
+    shape.entries = recorded_entries(shape.entries);
     shape.sequences = recorded_rows(shape.sequences);
     // How many were accepted changes from step to step; the work hardly does.
     shape.rows_each = limits_.max_rows_each;
@@ -203,16 +210,10 @@ bool DeviceDrafter::run(const Shape& shape) {
     enqueue(shape);
     return true;
   }
-  const auto [found, is_new] = recorded_.try_emplace(shape.key());
-  if (is_new) {
-    enqueue(shape);
-    return false;
-  }
-  const bool replays = !found->second.empty();
-  if (!replays) {
-    found->second = ops::gpu::Graph::record(ctx_.stream, [&] { enqueue(shape); });
-  }
-  found->second.launch(ctx_.stream);
+  ops::gpu::Graph& graph = recorded_[shape.key()];
+  const bool replays = !graph.empty();
+  if (!replays) graph = ops::gpu::Graph::record(ctx_.stream, [&] { enqueue(shape); });
+  graph.launch(ctx_.stream);
   return replays;
 }
 
@@ -226,14 +227,6 @@ void DeviceDrafter::take_guesses(const Shape& shape, StepOutput& output) const {
       output.rows[chains_[c].row_idx].proposed.push_back(token);
     }
   }
-}
-
-size_t DeviceDrafter::chain_bytes() const {
-  const model::Eagle3Config& c = draft_.config();
-  // Of one chain at one depth: residual, normalised row, logits; all are kept.
-  const int64_t values = 2 * c.hidden_size + c.draft_vocab_size;
-  return static_cast<size_t>(values) * sizeof(float) *
-         static_cast<size_t>(recorded_rows(limits_.max_sequences) * limits_.max_rows_each);
 }
 
 void DeviceDrafter::propose(const Inputs& inputs, StepOutput& output) {

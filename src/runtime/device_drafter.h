@@ -36,8 +36,6 @@ class DeviceDrafter {
   // Fills `proposed` of the rows and the draft's part of the times; `sampled` and numeric_fault are
   // there already. Waits for the device.
   void propose(const Inputs& inputs, StepOutput& output);
-  // Scratch that chains of all sequences keep until the end of a step.
-  size_t chain_bytes() const;
 
  private:
   struct Chain {

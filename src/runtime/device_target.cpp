@@ -140,19 +140,14 @@ void DeviceTarget::start(const Rows& rows) {
   if (!shape_.is_recordable) {
     outputs_ = enqueue(placed_, shape_);
   } else {
-    const auto [found, is_new] = recorded_.try_emplace(shape_.key());
-    Recorded& recorded = found->second;
-    if (is_new) {
-      outputs_ = enqueue(placed_, shape_);
-    } else {
-      replays_ = !recorded.graph.empty();
-      if (!replays_) {
-        recorded.graph = ops::gpu::Graph::record(
-            ctx_.stream, [&] { recorded.outputs = enqueue(placed_, shape_); });
-      }
-      recorded.graph.launch(ctx_.stream);
-      outputs_ = recorded.outputs;
+    Recorded& recorded = recorded_[shape_.key()];
+    replays_ = !recorded.graph.empty();
+    if (!replays_) {
+      recorded.graph = ops::gpu::Graph::record(
+          ctx_.stream, [&] { recorded.outputs = enqueue(placed_, shape_); });
     }
+    recorded.graph.launch(ctx_.stream);
+    outputs_ = recorded.outputs;
   }
   const size_t num_ids = rows.logit_rows.size();
   if (num_ids > 0) {

@@ -1,7 +1,7 @@
 // The target's part of a step on a GPU: rows go over in one copy, the forward, the logits and the
 // sampling run on the device, sampled ids come back. Steps that only decode are recorded, one graph
-// for each shape (rows, sequences, rows of a sequence, all rounded up), the second time they are
-// seen: the first time warms up what may not happen while recording.
+// for each shape (rows, sequences, rows of a sequence, all rounded up), when they are first seen:
+// what may not happen while recording, growing the scratch, the runner's warm-up has done.
 //
 // Owned by the runner, engine thread.
 #pragma once
@@ -44,7 +44,7 @@ class DeviceTarget {
   // Begins the step; wait() ends it. run() is both.
   void start(const Rows& rows);
   void wait();
-  // Whether later steps of the shape will do the same: not so where it was recorded, or will be.
+  // Whether later steps of the shape will do the same: not so where it was recorded.
   bool is_typical() const { return replays_ || !shape_.is_recordable; }
   void run(const Rows& rows) {
     start(rows);
@@ -76,7 +76,7 @@ class DeviceTarget {
     Tensor hidden, logits;
   };
   struct Recorded {
-    ops::gpu::Graph graph;  // empty: seen once
+    ops::gpu::Graph graph;
     Outputs outputs;
   };
 

@@ -175,48 +175,61 @@ void Runner::warm_up_device() {
   kv_.emplace(kv_layout_, div_ceil(num_tokens, kBlockSize) + device_limits_.max_rows_each,
               kBlockSize, &ops::gpu::device_memory());
   make_device_steps();
-  // One prompt as long as a step may be, that samples as many rows as a step may.
-  sched::StepRow row;
-  row.num_tokens = num_tokens;
-  row.samples = true;
-  row.num_drafts_to_propose = device_limits_.max_rows_each - 1;
-  row.tokens.assign(static_cast<size_t>(num_tokens), TokenId{0});
-  for (int32_t block = 0; block < kv_->num_blocks(); ++block) row.block_table.push_back(block);
-  std::vector<int32_t> positions(static_cast<size_t>(num_tokens));
-  std::iota(positions.begin(), positions.end(), 0);
-  const size_t most_logits =
-      std::min(static_cast<size_t>(num_tokens),
-               static_cast<size_t>(
-                   recorded_rows(device_limits_.max_sequences * device_limits_.max_rows_each)));
-  const ops::SequenceRows sequence{.num_rows = num_tokens, .block_table = row.block_table.data()};
-  const auto table_size = static_cast<int32_t>(row.block_table.size());
-  const std::vector<ops::SampleRow> samples(most_logits);
-  device_target_->run({.ids = row.tokens,
-                       .positions = positions,
-                       .sequences = {&sequence, 1},
-                       .table_sizes = {&table_size, 1},
-                       .logit_rows = std::span(positions).first(most_logits),
-                       .samples = samples});
-  if (device_drafter_.has_value()) {
-    sched::StepPlan plan;
-    plan.rows = {row};
-    plan.num_tokens = num_tokens;
-    StepOutput output;
-    output.rows.resize(1);
-    output.rows[0].sampled = {0};
-    const int32_t first_row = 0;
-    const SamplingParams params;
-    const SamplingParams* of_row = &params;
-    device_drafter_->propose({.plan = plan, .first_rows = {&first_row, 1}, .params = {&of_row, 1}},
-                             output);
-  }
-  // The prompt above has one chain; a step may have one for each sequence.
-  if (device_drafter_.has_value()) draft_arena_->allocate(device_drafter_->chain_bytes());
+  warm_up_target();
+  if (device_drafter_.has_value()) warm_up_drafter();
   device_drafter_.reset();
   device_target_.reset();
   kv_.reset();
   arena_->fix();
   draft_arena_->fix();
+}
+
+// One prompt as long as a step may be, that samples as many rows as a step may.
+void Runner::warm_up_target() {
+  const int32_t num_tokens = device_limits_.max_tokens;
+  const std::vector<TokenId> ids(static_cast<size_t>(num_tokens));
+  std::vector<int32_t> positions(static_cast<size_t>(num_tokens)),
+      blocks(static_cast<size_t>(kv_->num_blocks()));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  const size_t most_logits =
+      std::min(static_cast<size_t>(num_tokens),
+               static_cast<size_t>(
+                   recorded_rows(device_limits_.max_sequences * device_limits_.max_rows_each)));
+  const ops::SequenceRows sequence{.num_rows = num_tokens, .block_table = blocks.data()};
+  const auto table_size = static_cast<int32_t>(blocks.size());
+  const std::vector<ops::SampleRow> samples(most_logits);
+  device_target_->run({.ids = ids,
+                       .positions = positions,
+                       .sequences = {&sequence, 1},
+                       .table_sizes = {&table_size, 1},
+                       .logit_rows = std::span(positions).first(most_logits),
+                       .samples = samples});
+}
+
+// As many prompts as there may be sequences, together as long as a step may be, and all draft.
+void Runner::warm_up_drafter() {
+  const int32_t num_tokens = device_limits_.max_tokens;
+  const int32_t num_chains = std::min(num_tokens, recorded_rows(device_limits_.max_sequences));
+  sched::StepPlan plan;
+  plan.num_tokens = num_tokens;
+  StepOutput output;
+  std::vector<int32_t> first_rows;
+  for (int32_t i = 0; i < num_chains; ++i) {
+    sched::StepRow& row = plan.rows.emplace_back();
+    first_rows.push_back(i * (num_tokens / num_chains));
+    row.num_tokens =
+        (i + 1 < num_chains ? first_rows.back() + num_tokens / num_chains : num_tokens) -
+        first_rows.back();
+    row.samples = true;
+    row.num_drafts_to_propose = device_limits_.max_rows_each - 1;
+    row.tokens.assign(static_cast<size_t>(row.num_tokens), TokenId{0});
+    for (int32_t block = 0; block < kv_->num_blocks(); ++block) row.block_table.push_back(block);
+    output.rows.emplace_back().sampled = {0};
+  }
+  const SamplingParams params;
+  const std::vector<const SamplingParams*> of_rows(plan.rows.size(), &params);
+  device_drafter_->propose({.plan = plan, .first_rows = first_rows, .params = of_rows}, output);
 }
 
 void Runner::add_sequence(sched::SequenceId seq_id, std::span<const TokenId> prompt,

@@ -99,6 +99,8 @@ class Runner final : public ModelRunner {
   // On a GPU, before allocate_kv(): runs the largest step once, so that its scratch exists and what
   // the device has left is what the cache can have.
   void warm_up_device();
+  void warm_up_target();
+  void warm_up_drafter();
 
   // Once, before the first execute(). block_size is a multiple of ops::kAttentionTile.
   void allocate_kv(int64_t num_blocks, int32_t block_size);
