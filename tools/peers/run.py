@@ -5,12 +5,16 @@
     python3 tools/peers/run.py convert   # the models' checkpoints and their GGUF twins
     python3 tools/peers/run.py check     # do both sides compute the same model?
     python3 tools/peers/run.py bench [--rounds 5] [--more] [--models mini nano] [--points …] [--sides …]
-    python3 tools/peers/run.py … --device cuda    # the same on a GPU: llama.cpp's CUDA build, nano, more concurrencies
+    python3 tools/peers/run.py … --device cuda    # the same on a GPU: llama.cpp's CUDA build, nano in MXFP4 and in BF16
 
 Without a word: all of them. In a round every side runs each point in turn, each in a server of its own that is set up for
 that point, so a change of the machine's clock meets all alike. The client is `eyrie bench serve` for every side. Numbers
 are medians over rounds; a ratio is the median of the rounds' ratios, above 1 where Eyrie is better. A side that cannot run
-is listed with its error. Everything is left in build/peers/results.json.
+is listed with its error. Everything is left in build/peers/results.json, a GPU's in results-cuda.json.
+
+`setup --device cuda` wants CUDA's compiler, and no GPU where the card is named and its machine described:
+--cmake-args="-DCMAKE_CUDA_ARCHITECTURES=90-real -DGGML_NATIVE=OFF -DGGML_AVX512=ON". What it leaves in
+build/peers/llama.cpp-cuda/bin runs where CUDA 13's libraries are.
 """
 import argparse
 import dataclasses
@@ -19,12 +23,14 @@ import math
 import os
 import pathlib
 import platform
+import shlex
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tarfile
+import time
 
 import servers
 from servers import PEERS, ROOT
@@ -53,6 +59,7 @@ class Model:
 
 MODELS = {
     "nano": Model("nano", ROOT / "build/models/kimi-k2.5-nano-mxfp4", 10),
+    "nano-bf16": Model("nano-bf16", ROOT / "models/kimi-k2.5-nano", 10),
     "mini": Model("mini", ROOT / "build/models/kimi-k2.5-mini", 1),
 }
 
@@ -91,7 +98,8 @@ POINTS = {p.name: p for p in [
 ]}
 # By device: what is run where the command does not say.
 DEFAULT_POINTS = {"cpu": ["decode-1", "decode-16", "decode-64", "prefill-2k"], "cuda": list(POINTS)}
-DEFAULT_MODELS = {"cpu": ["nano", "mini"], "cuda": ["nano"]}
+DEFAULT_MODELS = {"cpu": ["nano", "mini"], "cuda": ["nano", "nano-bf16"]}
+DEFAULT_SECONDS = {"cpu": None, "cuda": 2.0}
 
 
 def run(*argv, **options):
@@ -112,16 +120,27 @@ def download_source(pip, package):
     return found[0]
 
 
-def setup_llama_cpp(pip, jobs, device):
+def setup_llama_cpp(pip, jobs, device, more):
     build = servers.LlamaCpp(device=device).folder
     if (build / "bin/llama-server").exists():
         return
+    of_device = []
+    if device == "cuda":
+        nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+        if nvcc is None:
+            sys.exit("setup --device cuda: no nvcc on the PATH or in /usr/local/cuda/bin to build llama.cpp with")
+        if gpu() is None and "CMAKE_CUDA_ARCHITECTURES" not in more:
+            sys.exit("setup --device cuda: no GPU here to build llama.cpp for; name the card: "
+                     "--cmake-args=-DCMAKE_CUDA_ARCHITECTURES=90-real")
+        # One card needs no NCCL, and the cache is float16.
+        of_device = ["-DGGML_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=native", f"-DCMAKE_CUDA_COMPILER={nvcc}",
+                     "-DGGML_CUDA_NCCL=OFF", "-DGGML_CUDA_FA_QUANTS=f16-f16"]
     source = download_source(pip, LLAMA)
-    of_device = ["-DGGML_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=native"] if device == "cuda" else []
     run("cmake", "-S", source, "-B", build, *(["-G", "Ninja"] if shutil.which("ninja") else []), *of_device,
         "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON", "-DGGML_LLAMAFILE=ON",
         "-DGGML_CPU_REPACK=ON", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF",
-        "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_OPENSSL=OFF", "-DGGML_CCACHE=OFF")
+        "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_OPENSSL=OFF", "-DGGML_CCACHE=OFF",
+        *shlex.split(more))
     run("nice", "-n", "19", "cmake", "--build", build, "--target", "llama-server", "-j", jobs)
     (build / "source").write_text(LLAMA + "\n")
 
@@ -182,7 +201,7 @@ def setup(args):
         run(sys.executable, "-m", "venv", venv)
     pip = [venv / "bin/pip", "--disable-pip-version-check"]
     run(*pip, "install", "-q", "-r", ROOT / "tools/peers/requirements.txt")
-    setup_llama_cpp(pip, args.jobs, args.device)
+    setup_llama_cpp(pip, args.jobs, args.device, args.cmake_args)
     if args.device == "cpu":
         setup_vllm()
 
@@ -199,13 +218,14 @@ def convert(args):
         if not model.gguf.exists() or model.gguf.stat().st_mtime < weights.stat().st_mtime:
             run(python, tools / "to_gguf.py", model.checkpoint, model.gguf)
         twin = model.vllm / "model.safetensors"
-        if servers.Vllm().program.exists() and (not twin.exists() or twin.stat().st_mtime < weights.stat().st_mtime):
+        wanted = args.device == "cpu" and servers.Vllm().program.exists()
+        if wanted and (not twin.exists() or twin.stat().st_mtime < weights.stat().st_mtime):
             run(python, tools / "to_vllm.py", model.checkpoint, model.vllm, "--bf16")
 
 
 def sides(args):
     found, missing = [servers.Eyrie(args.eyrie, args.threads, device=args.device)], {}
-    for side in (servers.LlamaCpp(args.threads, args.device), servers.Vllm(args.threads)):
+    for side in (servers.LlamaCpp(args.threads, args.device, shlex.split(args.llama_args)), servers.Vllm(args.threads)):
         if side.name not in args.sides or (side.name == "vLLM" and args.device == "cuda"):
             continue
         told = PEERS / f"{side.name.lower()}.error"
@@ -269,24 +289,34 @@ def check(args):
         sys.exit("; ".join(problems))
 
 
-def measure(args, side, server, model, point, round_number):
-    """Tokens a second at one point, by our client, and tokens a second of the server's CPU time."""
-    tag = f"{model.name}-{side.name}-{point.name}-{round_number}"
-    prompts = point.prompts * model.repeat
+def ask(args, server, model, point, prompts, round_number, tag):
+    """Our client's result for so many of a point's prompts."""
     result = PEERS / f"logs/{tag}.json"
     argv = [args.eyrie, "bench", "serve", "--backend", "openai", "--base-url", server.url, "--model", "model", "--tokenizer",
             model.checkpoint, "--dataset-name", "random", "--random-input-len", point.input_len, "--random-output-len",
             point.output_len, "--num-prompts", prompts, "--max-concurrency", point.streams, "--ignore-eos", "--temperature", "0",
             "--seed", round_number, "--disable-tqdm", "--save-result", "--result-dir", result.parent, "--result-filename",
             result.name]
-    before = servers.cpu_seconds(server.process.pid)
     done = subprocess.run([str(a) for a in argv], capture_output=True, text=True)
-    cpu_s = servers.cpu_seconds(server.process.pid) - before
     if done.returncode != 0:
         raise servers.Failed((done.stderr.strip() or done.stdout.strip()).split("\n")[-1][-300:])
     told = json.loads(result.read_text())
     if told["completed"] != prompts or told["total_output_tokens"] != prompts * point.output_len:
         raise servers.Failed(f"{told['completed']} of {prompts} answers, {told['total_output_tokens']} tokens")
+    return told
+
+
+def measure(args, side, server, model, point, round_number):
+    """Tokens a second at one point, by our client, and tokens a second of the server's CPU time."""
+    tag = f"{model.name}-{side.name}-{point.name}-{round_number}"
+    prompts = point.prompts * model.repeat
+    if args.seconds is not None:  # as many as its speed makes of the time; a GPU also records its steps at their first use
+        first = ask(args, server, model, point, 2 * point.streams, 1000 + round_number, tag + "-first")
+        batches = args.seconds * first["request_throughput"] / point.streams
+        prompts = point.streams * max(2, math.ceil(batches))
+    before = servers.cpu_seconds(server.process.pid)
+    told = ask(args, server, model, point, prompts, round_number, tag)
+    cpu_s = servers.cpu_seconds(server.process.pid) - before
     return {"rate": point.rate(told), "cpu_rate": point.tokens(told) / max(cpu_s, 0.01)}
 
 
@@ -329,9 +359,13 @@ def bench(args):
     samples, missing = results["samples"], results["missing"]
     keys = [f"{model.name}/{point.name}/eyrie" for model in args.models for point in args.points]
     first = max(len(samples.get(key, [])) for key in keys)
+    started = time.monotonic()
     for round_number, model, side, points in schedule(found, args.models, args.points, args.rounds, first):
         if f"{side.name} on {model.name}" in missing:
             continue
+        if args.limit is not None and time.monotonic() - started > args.limit:
+            print(f"{args.limit:g} s are over: round {round_number + 1} ends before {model.name}, {points[0].name}, {side.name}")
+            break
         try:
             measured = one_side(args, side, model, points, round_number)
         except servers.Failed as error:
@@ -352,11 +386,19 @@ def kept_results(device):
     return PEERS / ("results.json" if device == "cpu" else f"results-{device}.json")
 
 
-def machine(device):
-    if device == "cuda":
+def gpu():
+    """Name and driver of the first NVIDIA GPU, or none."""
+    try:
         told = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
                               text=True)
-        return told.stdout.strip().split("\n")[0] + f", {servers.CORES} cores"
+    except OSError:
+        return None
+    return told.stdout.strip().split("\n")[0] if told.returncode == 0 and told.stdout.strip() else None
+
+
+def machine(device):
+    if device == "cuda":
+        return f"{gpu()}, {servers.CORES} cores"
     names = [line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().split("\n") if "model name" in line]
     return f"{servers.CORES} cores of {names[0] if names else platform.machine()}"
 
@@ -412,27 +454,33 @@ def main():
     parser.add_argument("what", nargs="?", choices=["setup", "convert", "check", "bench", "table"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--eyrie", type=pathlib.Path, help="default: build/release/eyrie, on a GPU build/cuda/eyrie")
-    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: both, on a GPU nano")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: nano and mini, on a GPU nano and nano-bf16")
     parser.add_argument("--points", nargs="+", choices=POINTS)
     parser.add_argument("--sides", nargs="+", choices=["llama.cpp", "vLLM"], default=["llama.cpp", "vLLM"])
     parser.add_argument("--threads", type=int, default=servers.CORES, help="of every side; with 1 and tokens a second of CPU "
                         "time, sides can be compared on a machine that has other work")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, help="a point's length, after a first batch that is not counted; default: a "
+                        "fixed number of prompts, on a GPU 2 s")
+    parser.add_argument("--limit", type=float, help="seconds after which bench starts no more points")
     parser.add_argument("--more", action="store_true", help="add to the samples of earlier calls, for a machine that is quiet for "
                         "minutes only")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--cmake-args", default="", help="more flags for llama.cpp's build")
+    parser.add_argument("--llama-args", default="", help="more flags for llama-server")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped too
     args.eyrie = args.eyrie or ROOT / ("build/cuda/eyrie" if args.device == "cuda" else "build/release/eyrie")
     args.models = [MODELS[name] for name in args.models or DEFAULT_MODELS[args.device]]
     args.points = [POINTS[name] for name in args.points or DEFAULT_POINTS[args.device]]
-    if args.device == "cuda" and shutil.which("nvidia-smi") is None:
-        sys.exit("--device cuda: there is no nvidia-smi, so no NVIDIA driver and no GPU to compare on")
+    args.seconds = args.seconds or DEFAULT_SECONDS[args.device]
     if args.what == "table":
         print(table(json.loads(kept_results(args.device).read_text())))
         return
     for step in [setup, convert, check, bench]:
         if args.what in (None, step.__name__):
+            if args.device == "cuda" and step in (check, bench) and gpu() is None:
+                sys.exit(f"{step.__name__} --device cuda: nvidia-smi finds no GPU here to compare on")
             step(args)
 
 

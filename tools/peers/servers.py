@@ -157,15 +157,17 @@ class Eyrie:
 
 
 class LlamaCpp:
-    """llama-server with what is best for it: built for this machine, flash attention, a slot a stream; on a CPU weights
-    repacked at load and every core, on a GPU every layer there."""
+    """llama-server with what is best for it: built for this machine, a slot a stream, answered prompts not kept. On a CPU
+    weights repacked at load, flash attention, every core. On a GPU every layer there, one thread for what is left, and flash
+    attention where it has a kernel: for nano's heads of 160 it has none, and "on" would take attention to the CPU."""
     name = "llama.cpp"
     slow_start = False
 
-    def __init__(self, threads=CORES, device="cpu"):
+    def __init__(self, threads=CORES, device="cpu", flags=()):
         self.folder = PEERS / ("llama.cpp" if device == "cpu" else f"llama.cpp-{device}")
-        self.program, self.threads = self.folder / "bin/llama-server", threads
-        self.flags = [] if device == "cpu" else ["-ngl", 999]
+        self.program = self.folder / "bin/llama-server"
+        of_device = ["-t", threads, "-fa", "on"] if device == "cpu" else ["-t", 1, "-fa", "auto", "-ngl", 999]
+        self.flags = [*of_device, *flags]
 
     def version(self):
         out = subprocess.run([self.program, "--version"], capture_output=True, text=True)
@@ -175,8 +177,7 @@ class LlamaCpp:
     def server(self, model, streams, context, log):
         port = free_port()
         return Server([self.program, "-m", model.gguf, "--host", "127.0.0.1", "--port", port, "-np", streams,
-                       "-c", streams * context, "-t", self.threads, "-fa", "on", "--no-webui", "-a", "model",
-                       *self.flags], port, log)
+                       "-c", streams * context, "-cram", 0, "--no-webui", "-a", "model", *self.flags], port, log)
 
     def greedy(self, server, prompt, count):
         answer = post(server.url + "/completion", {"prompt": prompt, "n_predict": count, "temperature": 0,
