@@ -105,9 +105,9 @@ class Server:
                 time.sleep(0.005)  # not listening yet, or 503 while it loads
 
     def why(self):
-        """The first error that the log names, else its last line."""
+        """The first error that the log names (in backquotes it is advice), else its last line."""
         text = self.log.read_text(errors="replace")
-        named = re.search(r"\b\w+Error: (?!Engine core init).{10,}", text)
+        named = re.search(r"(?<![`\w])\w+Error: (?!Engine core init).{10,}", text)
         lines = [line for line in text.split("\n") if line.strip()] or ["no output"]
         return (named[0] if named else lines[-1]).strip()[:300]
 
