@@ -126,6 +126,13 @@ TEST_F(GpuExpertsTest, LargeOnesAgreeWithTheReference) {
   }
 }
 
+// More inputs than a block's stages hold, and blocks for every number of tokens.
+TEST_F(GpuExpertsTest, StagesAreFilledAgain) {
+  for (const int64_t tokens : {1, 3, 20}) {
+    check({&formats::kMxfp4, tokens, 2, 2, 4096, 160, &formats::kMxfp4}, false, DType::kBF16);
+  }
+}
+
 TEST_F(GpuExpertsTest, SharedExpertsMayBeOfAnotherFormat) {
   for (const int64_t tokens : {1, 20}) {
     check({&formats::kMxfp4, tokens, 8, 2, 256, 96, &formats::kBF16}, false, DType::kBF16);

@@ -84,6 +84,29 @@ TEST_F(GpuLinearTest, FusesRowsOfDifferentFormatsInBF16) {
                multiply(reference(), weights, x), 4e-3);
 }
 
+// More inputs than a block's stages hold, so that each is filled again; blocks for every number of
+// tokens. By format, so that one of them is a short run under a sanitizer.
+class GpuLinearStagesTest : public GpuLinearTest, public testing::WithParamInterface<int> {};
+TEST_P(GpuLinearStagesTest, AreFilledAgain) {
+  const formats::WeightFormat& format = *kFormats[GetParam()];
+  for (const auto& [shape, rows] : {std::pair{Shape{160, 8192}, 1},
+                                    {Shape{160, 8192}, 25},
+                                    {Shape{160, 8192}, 40},
+                                    {Shape{32, 8192}, 3}}) {
+    const Owned weight = encoded(format, shape.out, shape.in, 5);
+    const Matrix x = rounded(Matrix::random(rows, shape.in, 3), DType::kBF16);
+    expect_close("linear stages", product(ctx(), {&weight.weight, 1}, x, DType::kBF16, DType::kF32),
+                 multiply(reference(), weight, x), limit_of(format, DType::kF32, rows));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Formats, GpuLinearStagesTest,
+                         testing::Range(0, static_cast<int>(std::size(kFormats))),
+                         [](const auto& test) {
+                           std::string name(kFormats[test.param]->name);
+                           std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });
+                           return name;
+                         });
+
 TEST_F(GpuLinearTest, NoRowsAreNoWork) {
   const Owned weight = encoded(formats::kMxfp4, 32, 256, 5);
   EXPECT_EQ(product(ctx(), {&weight.weight, 1}, Matrix(0, 256), DType::kBF16, DType::kF32).rows(),
