@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   if (threadIdx.x == 0) {
     for (uint32_t s = 0; s < C::kStages; ++s) {
       init_barrier(ring.full + s * 8, C::kFullArrivals);
-      init_barrier(ring.empty + s * 8, kConsumers);
+      init_barrier(ring.empty + s * 8, C::kEmptyArrivals);
       init_barrier(ring.posted + s * 8, 1);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -47,6 +47,7 @@ struct Config {
   static constexpr int kThreads = (kConsumers + 1 + kFollowers) * 32;
   // Arrivals that fill a stage: the leader's word, and every lane that copies 16 bytes at a time.
   static constexpr int kFullArrivals = 1 + 32 * (kFollowers + (kIsPlain ? 1 : 0));
+  static constexpr int kEmptyArrivals = 32 * kConsumers;  // that free it: every lane that reads
 };
 
 struct Task {

@@ -157,8 +157,7 @@ struct Consumer {
       } else if (left > 0) {
         consume<C, kNt, false>(stage, wm(), wk(), lane, left / 32, acc);
       }
-      __syncwarp();
-      if (lane == 0) arrive(ring.barrier(ring.empty));
+      arrive(ring.barrier(ring.empty));  // every lane: racecheck follows threads, not warps
       ring.advance();
     }
     finish<kNt>(task, acc);
