@@ -45,7 +45,7 @@ class Eagle3 {
     std::span<const ops::SequenceRows> sequences;  // [R], over the R rows
   };
   // The same pass where no other entry guesses: output [R, H]. Of the others only keys and values
-  // are ever read again, which is less than half of the layer.
+  // are ever read again, so they skip attention, o_proj and the MLP.
   Tensor forward(const Step& s, std::span<const int32_t> next_ids, Tensor feature,
                  const Newest& newest) const;
   struct Guess {

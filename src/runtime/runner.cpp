@@ -141,7 +141,7 @@ void Runner::allocate_kv(int64_t num_blocks, int32_t block_size) {
     const ops::gpu::AllocationPurpose purpose("the KV cache",
                                               "--gpu-memory-utilization or --max-model-len");
     kv_.emplace(kv_layout_, num_blocks, block_size, &ops::gpu::device_memory());
-    make_device_steps();
+    make_device_steps(/*enforce_eager=*/false);
     return;
   }
   kv_.emplace(kv_layout_, num_blocks, block_size);
@@ -153,8 +153,9 @@ void Runner::allocate_kv(int64_t num_blocks, int32_t block_size) {
   }
 }
 
-void Runner::make_device_steps() {
+void Runner::make_device_steps(bool enforce_eager) {
   DeviceLimits limits = device_limits_;
+  limits.enforce_eager |= enforce_eager;
   const int64_t longest = div_ceil(target_->config().max_position_embeddings, kv_->block_size());
   limits.max_table_size = static_cast<int32_t>(std::min(longest, kv_->num_blocks()));
   const auto aux_layers = draft_.has_value() ? draft_->aux_layers() : std::span<const int64_t>{};
@@ -174,7 +175,8 @@ void Runner::warm_up_device() {
   const int32_t num_tokens = device_limits_.max_tokens;
   kv_.emplace(kv_layout_, div_ceil(num_tokens, kBlockSize) + device_limits_.max_rows_each,
               kBlockSize, &ops::gpu::device_memory());
-  make_device_steps();
+  // A recording must not grow the scratch, and growing it is what this is for.
+  make_device_steps(/*enforce_eager=*/true);
   warm_up_target();
   if (device_drafter_.has_value()) warm_up_drafter();
   device_drafter_.reset();
@@ -217,10 +219,9 @@ void Runner::warm_up_drafter() {
   std::vector<int32_t> first_rows;
   for (int32_t i = 0; i < num_chains; ++i) {
     sched::StepRow& row = plan.rows.emplace_back();
-    first_rows.push_back(i * (num_tokens / num_chains));
-    row.num_tokens =
-        (i + 1 < num_chains ? first_rows.back() + num_tokens / num_chains : num_tokens) -
-        first_rows.back();
+    const int64_t end = int64_t{num_tokens} * (i + 1) / num_chains;
+    first_rows.push_back(static_cast<int32_t>(int64_t{num_tokens} * i / num_chains));
+    row.num_tokens = static_cast<int32_t>(end) - first_rows.back();
     row.samples = true;
     row.num_drafts_to_propose = device_limits_.max_rows_each - 1;
     row.tokens.assign(static_cast<size_t>(row.num_tokens), TokenId{0});

@@ -143,7 +143,7 @@ class Runner final : public ModelRunner {
 
   void open_device(const RunnerConfig& config);
   void load(const RunnerConfig& config);
-  void make_device_steps();
+  void make_device_steps(bool enforce_eager);
   void begin_step(const sched::StepPlan& plan);
   void start_on_device(const sched::StepPlan& plan);
   bool is_sampled_on_device(const Sequence& sequence) const;

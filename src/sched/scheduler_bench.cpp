@@ -1,7 +1,8 @@
-// What planning costs: schedule() + update() of a steady batch, which must stay far below the
-// fastest model step (about a millisecond).
+// What planning costs: schedule() + update() of a steady batch, and choosing its draft lengths,
+// which must stay far below the fastest model step (about a millisecond).
 #include <benchmark/benchmark.h>
 
+#include "sched/draft_sizer.h"
 #include "sched/scheduler.h"
 #include "sched/testing.h"
 
@@ -52,6 +53,27 @@ BENCHMARK(step_of_a_full_batch)
     ->Args({64, 6})
     ->Args({256, 0})
     ->Args({256, 6});
+
+// Sequences that missed a prompt each; up to six drafts; costs that leave it open what is best.
+void choose_drafts(benchmark::State& state) {
+  StepCosts costs;
+  for (int32_t rows = 1; rows <= 512; rows *= 2) {
+    costs.forward.set(rows, 50e-6 + 100e-6 * rows);
+    costs.head.set(rows, 10e-6 * rows);
+    costs.follow.set(rows, 20e-6 * rows);
+    costs.guess.set(rows, 10e-6 * rows);
+    costs.chain.set(rows, 30e-6 * rows);
+  }
+  DraftSizer sizer({.num_speculative_tokens = 6, .costs = costs});
+  std::vector<DraftRecord> records(static_cast<size_t>(state.range(0)));
+  std::vector<DraftSeat> seats;
+  for (DraftRecord& record : records) {
+    record.num_behind = 140;
+    seats.push_back({.record = &record, .max_drafts = 6, .num_remaining = 100});
+  }
+  for (auto _ : state) sizer.choose(seats);
+}
+BENCHMARK(choose_drafts)->ArgName("sequences")->Arg(1)->Arg(4)->Arg(16)->Arg(64);
 
 }  // namespace
 }  // namespace eyrie::sched
